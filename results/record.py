@@ -1,0 +1,125 @@
+"""What a run records: one row a request, one row a stretch of equal steps."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class RequestStatus(StrEnum):
+    """How a request ended.
+
+    ``FINISHED`` produced all its tokens. ``REJECTED`` was refused by the scheduler (too
+    long for the pool or for a limit). ``ABORTED`` was given up although vLLM would have
+    gone on or died there. ``FAILED`` was still unfinished when the run ended.
+    """
+
+    FINISHED = "finished"
+    REJECTED = "rejected"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestRecord:
+    """One request of the trace, from arrival to its last token.
+
+    Times are nanoseconds since the run began; ``None`` means it never came to that.
+
+    Attributes:
+        request_id: Position of the request in the workload (file order, from 0).
+        arrival_ns: When the request reached the engine.
+        num_prompt_tokens: Tokens of the prompt.
+        num_output_tokens: Tokens generated, over all samples.
+        n: Number of samples (parallel sampling).
+        max_sample_tokens: Tokens of the longest sample; TPOT divides by this less one.
+        first_scheduled_ns: When a batch first contained it (queue time ends).
+        first_token_ns: When its first token existed.
+        finished_ns: When its last token existed, or when it was refused or given up.
+        num_cached_tokens: Prompt tokens whose computation was skipped at the first
+            admission. 0 without prefix caching.
+        num_recompute_cached_tokens: The same for admissions after a preemption.
+        num_recomputed_tokens: Tokens prefilled again after preemptions, hits excluded.
+        num_preemptions: Times it was preempted, by recompute or swap.
+        status: How it ended.
+        reason: Why it was rejected, aborted or failed, in a few words; else ``""``.
+    """
+
+    request_id: int
+    arrival_ns: int
+    num_prompt_tokens: int
+    n: int = 1
+    num_output_tokens: int = 0
+    max_sample_tokens: int = 0
+    first_scheduled_ns: int | None = None
+    first_token_ns: int | None = None
+    finished_ns: int | None = None
+    num_cached_tokens: int = 0
+    num_recompute_cached_tokens: int = 0
+    num_recomputed_tokens: int = 0
+    num_preemptions: int = 0
+    status: RequestStatus = RequestStatus.FAILED
+    reason: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class StepRecord:
+    """A stretch of ``num_steps`` steps that ran the same batch.
+
+    Within a stretch each step's duration exceeds the one before by the same amount, so
+    two durations describe them all: ``first_step_ns`` and ``last_step_ns``.
+
+    Attributes:
+        start_ns: When the first step began.
+        end_ns: When the last step ended.
+        num_steps: Steps in the stretch, at least 1.
+        first_step_ns: Duration of the first step.
+        last_step_ns: Duration of the last step.
+        num_prefill_tokens: Prompt tokens scheduled (stretches with any have one step).
+        num_cached_tokens: Of these, tokens whose computation was skipped.
+        num_prefill_seqs: Sequences being prefilled.
+        num_decode_seqs: Sequences that decode, each one token a step.
+        num_context_tokens: Tokens that those sequences attend to in the first step.
+        num_running: Requests in the running queue after scheduling.
+        num_waiting: Requests in the waiting queue after scheduling.
+        num_swapped: Requests swapped out after scheduling.
+        num_used_blocks: GPU blocks held by sequences after the first scheduling.
+        num_used_blocks_end: The same at the end of the stretch, before frees.
+        num_used_tokens: Token slots filled in those blocks after the first scheduling,
+            blocks shared by several sequences counted once.
+        num_cached_blocks: Free GPU blocks whose content could still be reused.
+        num_preempted_recompute: Requests preempted by recomputation.
+        num_preempted_swap: Requests preempted by swapping.
+        num_swap_in_blocks: Blocks copied from CPU to GPU.
+        num_swap_out_blocks: Blocks copied from GPU to CPU.
+        num_copy_on_write: Blocks copied because a shared block was written.
+        num_evictions: Cached blocks whose content was given up in the whole stretch.
+        gap_ns: Distinct times between consecutive tokens of a sequence that ended with
+            the first step (ITL samples), with ``gap_count`` sequences each. The later
+            steps add one gap a decoding sequence each, equal to their durations.
+        gap_count: Number of sequences for each entry of ``gap_ns``.
+    """
+
+    start_ns: int
+    end_ns: int
+    num_steps: int
+    first_step_ns: int
+    last_step_ns: int
+    num_prefill_tokens: int
+    num_cached_tokens: int
+    num_prefill_seqs: int
+    num_decode_seqs: int
+    num_context_tokens: int
+    num_running: int
+    num_waiting: int
+    num_swapped: int
+    num_used_blocks: int
+    num_used_blocks_end: int
+    num_used_tokens: int
+    num_cached_blocks: int
+    num_preempted_recompute: int
+    num_preempted_swap: int
+    num_swap_in_blocks: int
+    num_swap_out_blocks: int
+    num_copy_on_write: int
+    num_evictions: int
+    gap_ns: list[int] = field(default_factory=list)
+    gap_count: list[int] = field(default_factory=list)
