@@ -1,0 +1,21 @@
+"""What a run leaves behind: records, their folder, statistics and findings."""
+
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from results.stored_run import StoredRun
+
+__all__ = ["load"]
+
+
+def load(path: str | PathLike[str]) -> "StoredRun":
+    """Read a run folder: ``.requests`` and ``.steps`` frames, ``.run`` as a dict.
+
+    Raises:
+        results.errors.RunFolderError: The folder holds no run.
+    """
+    from results.stored_run import load_run  # pandas waits until it is needed
+
+    return load_run(Path(path))

@@ -1,0 +1,172 @@
+"""``blockbench trace``: look at a trace, or make one up."""
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bench_cli.quantity import format_count, format_duration, format_share
+
+trace_app = typer.Typer(no_args_is_help=True, help="Look at a trace, or make one up.")
+
+
+@trace_app.command()
+def inspect(
+    file: Annotated[Path, typer.Argument(help="Trace file.", show_default=False)],
+    block_size: Annotated[
+        int, typer.Option(min=1, help="Tokens in a block, for the ideal hit rate.")
+    ] = 16,
+    trace_format: Annotated[
+        str | None,
+        typer.Option("--format", help="Format of the trace; recognised if not given."),
+    ] = None,
+    skip_bad_rows: Annotated[
+        bool, typer.Option("--skip-bad-rows", help="Count bad rows and go on.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on stdout.")
+    ] = False,
+) -> None:
+    """Show what FILE holds: requests, lengths, and how much its prompts share."""
+    from harness.traces import open_trace  # heavy imports wait until a command runs
+    from harness.traces.inspect import inspect_workload
+
+    workload = open_trace(file, format=trace_format, skip_bad_rows=skip_bad_rows)
+    document = inspect_workload(workload, block_size=block_size)
+    if as_json:
+        typer.echo(json.dumps(document))
+    else:
+        _print(document)
+
+
+@trace_app.command()
+def generate(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File to write.", show_default=False)
+    ],
+    num_requests: Annotated[
+        int, typer.Option(min=1, help="Requests in all; each turn is one.")
+    ] = 1000,
+    input_len: Annotated[
+        int, typer.Option(min=1, help="Mean new prompt tokens of a turn.")
+    ] = 1024,
+    output_len: Annotated[
+        int, typer.Option(min=1, help="Mean output tokens of a sample.")
+    ] = 128,
+    range_ratio: Annotated[
+        float,
+        typer.Option(
+            help="Lengths are whole numbers, uniform in [L*(1-r), L*(1+r)], r below 1:"
+            " the definition of 'vllm bench serve' since --random-range-ratio is 0 by"
+            " default."
+        ),
+    ] = 0.0,
+    request_rate: Annotated[
+        float,
+        typer.Option(
+            help="Requests per second; later turns count, so conversations start at"
+            " this rate divided by --turns. inf: all at once."
+        ),
+    ] = math.inf,
+    burstiness: Annotated[
+        float,
+        typer.Option(help="Shape of the gamma gaps: 1 is Poisson, inf is constant."),
+    ] = 1.0,
+    prefix_len: Annotated[
+        int, typer.Option(min=0, help="Tokens of a shared prefix, before --input-len.")
+    ] = 0,
+    num_prefixes: Annotated[
+        int, typer.Option(min=1, help="Different prefixes, drawn evenly.")
+    ] = 1,
+    turns: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Turns of a conversation; each waits for the one before."
+        ),
+    ] = 1,
+    think_time: Annotated[
+        float,
+        typer.Option(help="Mean seconds between turns, exponentially distributed."),
+    ] = 0.0,
+    n: Annotated[
+        int,
+        typer.Option("--n", min=1, help="Samples of a prompt; the first is continued."),
+    ] = 1,
+    n_fraction: Annotated[
+        float, typer.Option(help="Share of conversations that draw --n samples, not 1.")
+    ] = 1.0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="The same seed gives the same bytes.")
+    ] = 0,
+    note: Annotated[
+        str, typer.Option(help="What readers should know; kept in the file.")
+    ] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the file if it exists.")
+    ] = False,
+) -> None:
+    """Make a trace up; lengths, rate and seed have the defaults of 'vllm bench serve'."""
+    from harness.traces.generate import GenerateOptions, generate_trace
+
+    options = GenerateOptions(
+        num_requests=num_requests,
+        input_len=input_len,
+        output_len=output_len,
+        range_ratio=range_ratio,
+        request_rate=request_rate,
+        burstiness=burstiness,
+        prefix_len=prefix_len,
+        num_prefixes=num_prefixes,
+        turns=turns,
+        think_time=think_time,
+        n=n,
+        n_fraction=n_fraction,
+        seed=seed,
+    )
+    generate_trace(output, options, note=note, force=force)
+    typer.echo(f"wrote {output}: {num_requests:,} requests", err=True)
+
+
+def _print(document: dict[str, Any]) -> None:
+    from bench_cli.console import Screen, join
+
+    screen = Screen()
+    screen.spread(
+        join(document["name"], document["format"]),
+        "generated" if document["is_generated"] else "",
+    )
+    screen.facts(
+        [
+            ("requests", _requests(document)),
+            ("duration", format_duration(document["duration_s"])),
+            ("ideal hits", _ideal_hits(document)),
+        ]
+    )
+    names = ("mean", "p50", "p90", "p99", "max")
+    screen.table(
+        ["tokens", *names],
+        [
+            [label, *(format_count(document[key][name]) for name in names)]
+            for label, key in (("input", "input_tokens"), ("output", "output_tokens"))
+        ],
+    )
+    for note in document["notes"]:
+        screen.line(f"- {note}")
+
+
+def _requests(document: dict[str, Any]) -> str:
+    skipped = document["skipped_by_reason"]
+    reasons = ", ".join(f"{count:,} {why}" for why, count in skipped.items())
+    counted = f"{document['num_requests']:,}"
+    if not skipped:
+        return counted
+    return f"{counted}, and {document['num_skipped']:,} bad rows skipped: {reasons}"
+
+
+def _ideal_hits(document: dict[str, Any]) -> str:
+    if not document["has_sharing"]:
+        return "n/a (the trace does not say which prompts begin alike)"
+    rate, size = document["ideal_hit_rate"], document["block_size"]
+    return f"{format_share(rate)} of full blocks of {size} tokens, with endless cache"

@@ -1,0 +1,208 @@
+"""What a person sees of a run: a few lines that say what, on what, and how it went."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bench_cli.quantity import (
+    format_count,
+    format_duration,
+    format_share,
+    format_thousands,
+)
+
+Document = dict[str, Any]
+
+WIDTH_WITHOUT_TERMINAL = 110
+_BARS = "▁▂▃▄▅▆▇█"
+_ASCII_BARS = "_.:-=+*#"
+_BARS_IN_ASCII = dict(zip(_BARS, _ASCII_BARS, strict=True))
+_ASCII = str.maketrans({"·": "|", "µ": "u", "×": "x", **_BARS_IN_ASCII})
+_SIGNS = {"error": ("x", "bold red"), "warning": ("!", "yellow"), "info": ("-", "dim")}
+
+
+class Screen:
+    """Prints text that the stream's encoding can show, as wide as the terminal."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        self.console = Console(stderr=stderr, highlight=False, markup=False)
+        if not self.console.is_terminal and "COLUMNS" not in os.environ:
+            self.console.width = WIDTH_WITHOUT_TERMINAL
+
+    def text(self, content: str, style: str = "") -> Text:
+        """The content, with ASCII in place of our signs where UTF-8 is not spoken."""
+        if not self.console.encoding.lower().startswith("utf"):
+            content = content.translate(_ASCII)
+        return Text(content, style=style)
+
+    def line(self, content: str = "", style: str = "") -> None:
+        """Print one line, wrapped where the terminal is narrow."""
+        self.console.print(self.text(content, style))
+
+    def spread(self, left: str, right: str) -> None:
+        """Print one line with something at its right end."""
+        grid = Table.grid(expand=True, padding=(0, 2))
+        grid.add_column()
+        grid.add_column(justify="right")
+        grid.add_row(self.text(left), self.text(right, "bold"))
+        self.console.print(grid)
+
+    def facts(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Print labels and what belongs to them."""
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="bold", min_width=10)
+        grid.add_column()
+        for label, content in rows:
+            grid.add_row(self.text(label), self.text(content))
+        self.console.print(grid)
+
+    def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print a table with lines."""
+        table = Table(*headers)
+        for row in rows:
+            table.add_row(*(self.text(cell) for cell in row))
+        self.console.print(table)
+
+
+def sparkline(shares: Sequence[float]) -> str:
+    """One bar a value, from empty at 0 to full at 1."""
+    top = len(_BARS) - 1
+    return "".join(_BARS[round(min(max(s, 0.0), 1.0) * top)] for s in shares)
+
+
+def join(*parts: str) -> str:
+    """The parts that are not empty, with a dot between."""
+    return " · ".join(part for part in parts if part)
+
+
+def print_run(screen: Screen, document: Document, usage: Sequence[float]) -> None:
+    """Print the screen of one run.
+
+    Args:
+        screen: Where to.
+        document: The summary document.
+        usage: Mean KV-cache usage in equal parts of the run.
+    """
+    screen.spread(_trace_line(document), document["source"])
+    screen.line(_config_line(document["config"]))
+    for note in (*document["trace"]["notes"], *document["config"].get("notes", ())):
+        screen.line(f"  {note}", "dim")
+    screen.line()
+    screen.facts(
+        [
+            ("requests", _requests(document)),
+            ("KV cache", _kv_cache(document["kv_cache"], usage)),
+            ("pressure", _pressure(document["counts"])),
+            ("prefix", _prefix(document["prefix_cache"])),
+            ("latency", _latency(document["latency_s"])),
+            ("throughput", _throughput(document)),
+        ]
+    )
+    screen.line()
+    print_findings(screen, document["findings"])
+
+
+def print_findings(screen: Screen, findings: Sequence[dict[str, str]]) -> None:
+    """Print one line a finding, its remedy after it."""
+    for finding in findings:
+        sign, style = _SIGNS[finding["severity"]]
+        advice = f"     {finding['advice']}" if finding["advice"] else ""
+        screen.line(f"{sign} {finding['message']}{advice}", style)
+
+
+def _trace_line(document: Document) -> str:
+    trace = document["trace"]
+    skipped = trace["num_skipped"]
+    return join(
+        trace["name"],
+        trace["format"],
+        f"{trace['num_requests']:,} requests over {format_duration(trace['duration_s'])}",
+        "generated" if trace.get("is_generated") else "",
+        f"{skipped:,} bad rows skipped" if skipped else "",
+        "" if trace["has_sharing"] else "does not say which prompts begin alike",
+    )
+
+
+def _config_line(config: Document) -> str:
+    model = str(config["model"]).rsplit("/", 1)[-1]
+    gpus = config.get("tensor_parallel_size", 1)
+    where = config["gpu"] if gpus == 1 else f"{gpus} x {config['gpu']}"
+    utilization = config.get("gpu_memory_utilization")
+    swap = config.get("swap_space")
+    return join(
+        f"{model} on {where}, as vLLM {config['vllm_version']} ({config['policy']})",
+        f"utilization {utilization:.2f}" if utilization is not None else "",
+        f"block {config['block_size']}",
+        f"swap {swap:g} GiB" if swap is not None else "",
+        f"prefix caching {'on' if config['enable_prefix_caching'] else 'off'}",
+        "chunked prefill" if config["enable_chunked_prefill"] else "",
+    )
+
+
+def _requests(document: Document) -> str:
+    counts = document["counts"]
+    names = ("finished", "rejected", "aborted", "failed")
+    parts = [f"{counts[n]:,} {n}" for n in names if counts[n] or n == "finished"]
+    return join(*parts, "" if document["complete"] else "INCOMPLETE")
+
+
+def _kv_cache(kv_cache: Document, usage: Sequence[float]) -> str:
+    tokens = kv_cache["num_gpu_blocks"] * kv_cache["block_size"]
+    return "   ".join(
+        [
+            f"{kv_cache['num_gpu_blocks']:,} blocks ({format_thousands(tokens)} tokens)",
+            f"peak {format_share(kv_cache['peak_usage'])}",
+            f"mean {format_share(kv_cache['mean_usage'])}",
+            sparkline(usage),
+        ]
+    ).rstrip()
+
+
+def _pressure(counts: Document) -> str:
+    copies = f"{format_count(counts['copy_on_write'])} copy-on-write"
+    total = counts["preemptions"]
+    if not total:
+        return join("no preemptions", copies)
+    recomputed = format_count(counts["recompute_preemptions"])
+    swapped = format_count(counts["swap_preemptions"])
+    out, back = counts["swap_out_blocks"], counts["swap_in_blocks"]
+    moved = f"{format_count(out)} blocks out, {format_count(back)} in"
+    return join(
+        f"{total:,} preemption{'s' if total > 1 else ''}:"
+        f" {recomputed} recomputed, {swapped} swapped",
+        moved if out or back else "",
+        copies,
+    )
+
+
+def _prefix(prefix: Document) -> str:
+    if prefix["query_tokens"] is None:
+        return "n/a (prefix caching is off)"
+    again, query = prefix["recompute_hit_tokens"], prefix["query_tokens"]
+    return join(
+        f"{format_share(prefix['hit_rate'])} of prompt tokens were hits",
+        f"{format_share(again / query)} more on recomputation" if again else "",
+    )
+
+
+def _latency(latency: Document) -> str:
+    metrics = ("ttft", "tpot", "e2e")
+    parts = []
+    for metric in metrics:
+        values = (format_duration(latency[metric][p]) for p in ("p50", "p90", "p99"))
+        parts.append(f"{metric.upper()} {'  '.join(values)}")
+    return "      ".join(parts) + "     (p50 p90 p99)"
+
+
+def _throughput(document: Document) -> str:
+    rates, goodput = document["throughput"], document["goodput"]
+    inside = goodput and f"{format_share(goodput['fraction'])} of requests inside the SLO"
+    return join(
+        f"{format_count(rates['request_per_s'])} requests/s",
+        f"{format_count(rates['output_token_per_s'])} output tokens/s",
+        inside or "",
+    )

@@ -1,0 +1,111 @@
+"""Entry point: the app, and how errors reach the user."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from bench_cli.commands.run import run
+from bench_cli.commands.trace import trace_app
+from bench_cli.commands.verify import verify
+from bench_cli.exit_code import ExitCode, exit_code_of
+
+app = typer.Typer(
+    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
+)
+app.command()(run)
+app.command()(verify)
+app.add_typer(trace_app, name="trace")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"blockbench {version('blockbench')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version."
+        ),
+    ] = False,
+) -> None:
+    """See how vLLM's block manager will treat a trace of your traffic."""
+
+
+def main() -> None:
+    """Run the app; an error that nobody expected keeps its traceback."""
+    _survive_any_encoding()
+    code: int = ExitCode.FINE
+    try:
+        code = app(standalone_mode=False) or ExitCode.FINE
+    except KeyboardInterrupt:
+        code = ExitCode.INTERRUPTED
+    except SystemExit as exit_:
+        code = _code_of_exit(exit_)
+    except Exception as error:
+        code = _report(error)
+    raise SystemExit(_flush(code))
+
+
+def _report(error: Exception) -> int:
+    """Print one line for an expected error; raise any other again."""
+    if isinstance(error, BrokenPipeError):
+        return ExitCode.CLOSED_PIPE
+    if isinstance(error, typer.Abort):
+        return ExitCode.INTERRUPTED
+    if hasattr(error, "format_message") and hasattr(error, "show"):
+        return _report_usage(error)
+    code = exit_code_of(error)
+    if code is None:
+        raise error
+    _print_error(str(error))
+    return code
+
+
+def _report_usage(error: Exception) -> int:
+    # The command line's own errors; their class is not public in every Typer.
+    message = error.format_message()  # type: ignore[attr-defined]
+    if not message:  # no arguments at all: the help is the message
+        error.show()  # type: ignore[attr-defined]
+        return ExitCode.USAGE
+    _print_error(message)
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        print(f"  {context.command_path} --help lists the options", file=sys.stderr)
+    return ExitCode.USAGE
+
+
+def _print_error(message: str) -> None:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+
+
+def _code_of_exit(exit_: SystemExit) -> int:
+    # Typer turns a closed pipe into exit code 1, which is ours for the unexpected.
+    if isinstance(exit_.__context__, BrokenPipeError):
+        return ExitCode.CLOSED_PIPE
+    return exit_.code if isinstance(exit_.code, int) else ExitCode.UNEXPECTED
+
+
+def _survive_any_encoding() -> None:
+    """Show what the terminal cannot encode as an escape instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _flush(code: int) -> int:
+    """Flush stdout while a reader that has gone can still be forgiven."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return code or ExitCode.CLOSED_PIPE
+    return code

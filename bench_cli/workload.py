@@ -1,0 +1,82 @@
+"""From a trace file and flags to the requests that are replayed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadFlags:
+    """Which requests of a trace are replayed, and when; None where not given."""
+
+    limit: int | None = None
+    slice: str | None = None
+    request_rate: str | None = None
+    burstiness: float | None = None
+    seed: int | None = None
+    max_concurrency: int | None = None
+    speedup: str | None = None
+
+
+def open_workload(
+    trace: Path,
+    timing: WorkloadFlags,
+    *,
+    trace_format: str | None,
+    skip_bad_rows: bool,
+) -> "Workload":
+    """The requests of a trace that the flags select, at the times they ask for."""
+    from bench_cli.quantity import parse_rate, parse_speedup
+    from harness.traces import open_trace
+
+    part = selected_part(timing)
+    rate = None if timing.request_rate is None else parse_rate(timing.request_rate)
+    speedup = None if timing.speedup is None else parse_speedup(timing.speedup)
+    workload = open_trace(trace, format=trace_format, skip_bad_rows=skip_bad_rows)
+    if part is not None:
+        workload = workload.select(part)
+    if rate is not None:
+        burstiness = 1.0 if timing.burstiness is None else timing.burstiness
+        return workload.retimed(
+            request_rate=rate, burstiness=burstiness, seed=timing.seed or 0
+        )
+    return workload if speedup is None else workload.retimed(speedup=speedup)
+
+
+def selected_part(timing: WorkloadFlags) -> slice | None:
+    """The slice that ``--slice`` and ``--limit`` leave; None for the whole trace."""
+    from bench_cli.quantity import parse_slice
+
+    part = None if timing.slice is None else parse_slice(timing.slice)
+    if timing.limit is None:
+        return part
+    part = part or slice(None)
+    start = part.start or 0
+    limited = start + timing.limit
+    return slice(start, limited if part.stop is None else min(part.stop, limited))
+
+
+def describe_trace(workload: "Workload") -> dict[str, Any]:
+    """What a summary says of the trace that was replayed."""
+    return {
+        "name": workload.name,
+        "format": workload.format,
+        "num_requests": len(workload),
+        "num_skipped": workload.num_skipped,
+        "duration_s": workload.duration_s,
+        "has_sharing": workload.has_sharing,
+        "is_generated": workload.is_generated,
+        "content_hash": workload.content_hash,
+        "notes": list(workload.notes),
+    }
+
+
+def run_name(trace_name: str) -> str:
+    """The trace's name without its folder, its endings and the word trace."""
+    stem = Path(trace_name).name
+    for ending in (".gz", ".zst", ".jsonl", ".json", ".csv", ".parquet"):
+        stem = stem.removesuffix(ending)
+    return stem.removesuffix("_trace") or stem

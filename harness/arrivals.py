@@ -1,0 +1,161 @@
+"""When requests reach the engine."""
+
+import heapq
+from collections import deque
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from harness.errors import UsageError
+from harness.request import Request
+from harness.workload import Workload
+
+
+class ArrivalSource(Protocol):
+    """Hands out the requests of a workload as their time comes."""
+
+    @property
+    def num_total(self) -> int:
+        """Requests there are in all."""
+
+    @property
+    def num_left(self) -> int:
+        """Requests not handed out yet."""
+
+    def next_ns(self) -> int | None:
+        """When the next request arrives; None if nothing will, or not before an end."""
+
+    def pop_due(self, now_ns: int) -> list[Request]:
+        """Hand out what has arrived by now, by arrival time, then request id."""
+
+    def on_finished(self, request: Request, now_ns: int) -> None:
+        """Take note that a request has left the engine, however it left."""
+
+
+class OpenLoop:
+    """Requests arrive at the workload's times, whatever the engine does.
+
+    Only a turn waits: it arrives its delay after the turn before it has left.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        roots = np.flatnonzero(workload.parent < 0)
+        by_time = np.argsort(workload.arrival_ns[roots], kind="stable")
+        self._roots = roots[by_time]
+        self._num_roots_sent = 0
+        self._released: list[tuple[int, int]] = []  # heap of (time, request id)
+        self._turns_after: dict[int, list[int]] = {}
+        for turn in np.flatnonzero(workload.parent >= 0).tolist():
+            self._turns_after.setdefault(int(workload.parent[turn]), []).append(turn)
+        self._num_left = len(workload)
+
+    @property
+    def num_total(self) -> int:
+        """Requests in the workload."""
+        return len(self._workload)
+
+    @property
+    def num_left(self) -> int:
+        """Requests not handed out yet."""
+        return self._num_left
+
+    def next_ns(self) -> int | None:
+        """The earliest time among what waits for nothing but time."""
+        first = self._first()
+        return None if first is None else first[0]
+
+    def pop_due(self, now_ns: int, limit: int | None = None) -> list[Request]:
+        """Hand out what has arrived by now, at most ``limit`` requests."""
+        due: list[Request] = []
+        while limit is None or len(due) < limit:
+            first = self._first()
+            if first is None or first[0] > now_ns:
+                break
+            self._drop(first)
+            arrival_ns, request_id = first
+            due.append(self._workload.request(request_id, arrival_ns=arrival_ns))
+        return due
+
+    def on_finished(self, request: Request, now_ns: int) -> None:
+        """Release the turns that follow the request, each after its delay."""
+        for turn in self._turns_after.pop(request.request_id, ()):
+            arrival_ns = max(0, now_ns + int(self._workload.delay_ns[turn]))
+            heapq.heappush(self._released, (arrival_ns, turn))
+
+    def _first(self) -> tuple[int, int] | None:
+        """Time and id of what arrives next."""
+        heads = self._released[:1]
+        if self._num_roots_sent < len(self._roots):
+            root = int(self._roots[self._num_roots_sent])
+            heads.append((int(self._workload.arrival_ns[root]), root))
+        return min(heads, default=None)
+
+    def _drop(self, first: tuple[int, int]) -> None:
+        if self._released and self._released[0] == first:
+            heapq.heappop(self._released)
+        else:
+            self._num_roots_sent += 1
+        self._num_left -= 1
+
+
+class MaxConcurrency:
+    """At most ``limit`` requests are in the engine; the others are held back.
+
+    A request that is held back arrives at the moment when it is sent.
+
+    Source: vLLM, ``vllm bench serve --max-concurrency``.
+
+    Raises:
+        UsageError: The limit is below 1.
+    """
+
+    def __init__(self, inner: OpenLoop, limit: int) -> None:
+        if limit < 1:
+            raise UsageError(f"max concurrency is {limit}, must be at least 1")
+        self._inner = inner
+        self._num_never_used = limit
+        self._freed_ns: deque[int] = deque()  # when each place was left, in order
+
+    @property
+    def num_total(self) -> int:
+        """Requests in the workload."""
+        return self._inner.num_total
+
+    @property
+    def num_left(self) -> int:
+        """Requests not handed out yet, held back or not arrived."""
+        return self._inner.num_left
+
+    def next_ns(self) -> int | None:
+        """When the next request is sent; None while every place is taken."""
+        arrival_ns = self._inner.next_ns()
+        if arrival_ns is None or self._num_never_used:
+            return arrival_ns
+        return max(arrival_ns, self._freed_ns[0]) if self._freed_ns else None
+
+    def pop_due(self, now_ns: int) -> list[Request]:
+        """Hand out what there is a place for."""
+        num_places = self._num_never_used + len(self._freed_ns)
+        due = self._inner.pop_due(now_ns, limit=num_places)
+        sent = [_sent_at(request, self._take_place()) for request in due]
+        return sorted(sent, key=lambda request: (request.arrival_ns, request.request_id))
+
+    def on_finished(self, request: Request, now_ns: int) -> None:
+        """Free the request's place, and release the turns that follow it."""
+        self._freed_ns.append(now_ns)
+        self._inner.on_finished(request, now_ns)
+
+    def _take_place(self) -> int:
+        """Since when the place that a request takes was free."""
+        if self._num_never_used:
+            self._num_never_used -= 1
+            return 0
+        return self._freed_ns.popleft()
+
+
+def _sent_at(request: Request, free_since_ns: int) -> Request:
+    if request.arrival_ns >= free_since_ns:
+        return request
+    return replace(request, arrival_ns=free_since_ns)

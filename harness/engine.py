@@ -1,0 +1,180 @@
+"""The loop: requests arrive, the scheduler decides, the executor runs, tokens come back.
+
+The same for every policy and every executor. In one turn, events take this order: what
+the oldest batch in flight brought (tokens, finishes, ended transfers), then arrivals due
+by now, then the scheduler's call.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from harness.arrivals import ArrivalSource
+from harness.executors.executor import Execution, Executor, Handle
+from harness.request import Request
+from harness.schedulers.batch import Batch, Scheduler
+from harness.schedulers.errors import SchedulerDiedError
+
+
+class Ending(StrEnum):
+    """How a run ended."""
+
+    COMPLETE = "complete"
+    STUCK = "stuck"
+    DIED = "died"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended, and what was said about it.
+
+    Attributes:
+        ending: How.
+        kind: For ``DIED``: ``no_cpu_swap_space`` or ``vllm_assertion``; else empty.
+        message: For ``DIED``: what vLLM would have tripped over; else empty.
+    """
+
+    ending: Ending
+    kind: str = ""
+    message: str = ""
+
+
+class Observer(Protocol):
+    """Who wants to know what happens in the loop."""
+
+    def arrived(self, request: Request) -> None:
+        """A request was handed to the scheduler."""
+
+    def scheduled(self, batch: Batch, now_ns: int) -> None:
+        """A call was made; the scheduler is as it left it."""
+
+    def repeated(self, batch: Batch, num_steps: int) -> None:
+        """The batch ran ``num_steps`` more steps; its last tokens are not in yet."""
+
+    def committed(self, batch: Batch, execution: Execution, done: list[Request]) -> None:
+        """The batch's last tokens are in; ``done`` finished with it."""
+
+
+@dataclass(slots=True)
+class _InFlight:
+    batch: Batch
+    handle: Handle
+
+
+class Engine:
+    """Drives one run.
+
+    Args:
+        source: Where requests come from.
+        scheduler: The policy.
+        executor: What runs batches and tells the time.
+        observer: Who is told.
+        num_in_flight: 1 for synchronous scheduling; 2 for asynchronous, where a batch is
+            scheduled before the tokens of the one before are in.
+        can_repeat: Let batches repeat until there is something to decide. Without it each
+            step is scheduled; the result is the same.
+        stuck_after: Calls in a row that run and dismiss nothing, with nothing left to
+            wait for, after which the run is given up.
+        after_turn: Called after each turn.
+    """
+
+    def __init__(
+        self,
+        source: ArrivalSource,
+        scheduler: Scheduler,
+        executor: Executor,
+        observer: Observer,
+        *,
+        num_in_flight: int = 1,
+        can_repeat: bool = True,
+        stuck_after: int = 1,
+        after_turn: Callable[[], None] | None = None,
+    ) -> None:
+        self._source = source
+        self._scheduler = scheduler
+        self._executor = executor
+        self._observer = observer
+        self._num_in_flight = num_in_flight
+        # With several batches in flight the next is decided before the last has ended, so
+        # how often that one repeated is not known yet.
+        self._can_repeat = can_repeat and num_in_flight == 1
+        self._stuck_after = stuck_after
+        self._after_turn = after_turn
+        self._in_flight: deque[_InFlight] = deque()
+        self._num_blocked_calls = 0
+
+    def run(self) -> Outcome:
+        """Run until every request has left, or nothing can go on."""
+        try:
+            while self._turn():
+                if self._after_turn is not None:
+                    self._after_turn()
+        except SchedulerDiedError as error:
+            return Outcome(Ending.DIED, error.kind, str(error))
+        except KeyboardInterrupt:
+            return Outcome(Ending.INTERRUPTED)
+        is_stuck = self._scheduler.has_unfinished
+        return Outcome(Ending.STUCK if is_stuck else Ending.COMPLETE)
+
+    def _turn(self) -> bool:
+        """Fill the pipeline, then take in the oldest batch; False when there is no more."""
+        while len(self._in_flight) < self._num_in_flight:
+            self._admit()
+            if not self._has_work() or not self._schedule():
+                break
+        if self._in_flight:
+            self._take_in(self._in_flight.popleft())
+            return True
+        return self._wait_for_work()
+
+    def _has_work(self) -> bool:
+        return self._scheduler.has_unfinished
+
+    def _admit(self) -> None:
+        for request in self._source.pop_due(self._executor.now_ns):
+            self._scheduler.add(request)
+            self._observer.arrived(request)
+
+    def _schedule(self) -> bool:
+        """Make one call and start its batch; False if it found nothing to run."""
+        batch = self._scheduler.schedule()
+        now_ns = self._executor.now_ns
+        self._observer.scheduled(batch, now_ns)
+        for request, _ in batch.dismissed:
+            self._source.on_finished(request, now_ns)
+        if batch.scheduled or batch.dismissed:
+            self._num_blocked_calls = 0
+        elif self._source.next_ns() is None:
+            self._num_blocked_calls += 1
+        if batch.is_idle:
+            return False
+        max_steps = self._scheduler.max_repeat(batch) if self._can_repeat else 1
+        handle = self._executor.submit(batch, max_steps, self._source.next_ns())
+        self._in_flight.append(_InFlight(batch, handle))
+        return True
+
+    def _take_in(self, flight: _InFlight) -> None:
+        """Wait for a batch, then hand in its growth, its tokens and ended transfers."""
+        execution = self._executor.wait(flight.handle)
+        if execution.num_steps > 1:
+            self._scheduler.repeat(flight.batch, execution.num_steps - 1)
+            self._observer.repeated(flight.batch, execution.num_steps - 1)
+        done = self._scheduler.commit(flight.batch)
+        self._observer.committed(flight.batch, execution, done)
+        self._scheduler.transfers_done(execution.transfers_done)
+        for request in done:
+            self._source.on_finished(request, execution.end_ns)
+
+    def _wait_for_work(self) -> bool:
+        """Let time pass to the next event; False if nothing will ever happen again."""
+        is_blocked = self._scheduler.has_unfinished
+        next_ns = self._source.next_ns()
+        if next_ns is None and not self._executor.has_transfers:
+            if not is_blocked or self._num_blocked_calls >= self._stuck_after:
+                return False
+        ended = self._executor.idle_until(next_ns, is_blocked=is_blocked)
+        self._scheduler.transfers_done(ended)
+        return True

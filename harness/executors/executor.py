@@ -1,0 +1,62 @@
+"""What runs batches and tells the time."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from harness.schedulers.batch import Batch, TransferId
+
+
+@dataclass(slots=True)
+class Execution:
+    """What became of a submitted batch.
+
+    Attributes:
+        start_ns: When its first step began.
+        first_step_end_ns: When its first step ended.
+        last_step_start_ns: When its last step began; ``start_ns`` if there was only one.
+        end_ns: When its last step ended.
+        num_steps: Steps done.
+        transfers_done: Copies that ended by then and were not reported before.
+    """
+
+    start_ns: int
+    first_step_end_ns: int
+    last_step_start_ns: int
+    end_ns: int
+    num_steps: int = 1
+    transfers_done: list[TransferId] = field(default_factory=list)
+
+
+Handle = int
+
+
+class Executor(Protocol):
+    """Runs batches in the order submitted, each after the one before."""
+
+    @property
+    def now_ns(self) -> int:
+        """Nanoseconds since the run began."""
+
+    def submit(self, batch: Batch, max_steps: int, until_ns: int | None) -> Handle:
+        """Start a batch behind those in flight.
+
+        It repeats up to ``max_steps`` times and stops after the first step that ends at
+        or past ``until_ns`` or at or past the end of a transfer.
+        """
+
+    def wait(self, handle: Handle) -> Execution:
+        """Let the oldest batch in flight end; moves ``now_ns`` to that moment."""
+
+    def idle_until(self, ns: int | None, *, is_blocked: bool) -> list[TransferId]:
+        """Let time pass without a batch.
+
+        Until ``ns`` or the end of a transfer, whichever is first. With ``is_blocked``
+        requests are there that no call can serve yet.
+
+        Returns:
+            Transfers that ended.
+        """
+
+    @property
+    def has_transfers(self) -> bool:
+        """Whether a transfer is still under way."""

@@ -1,0 +1,184 @@
+"""What a scheduler decides for one step, and the protocol that the engine drives."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from harness.request import Request
+from profiles.step_time import BatchShape
+
+BlockPair = tuple[int, int]
+TransferId = int
+
+
+class PreemptionMode(StrEnum):
+    """What happens to a request that must make room."""
+
+    RECOMPUTE = "recompute"
+    SWAP = "swap"
+
+
+class Dismissal(StrEnum):
+    """Why a scheduler gave a request up without finishing it."""
+
+    TOO_LONG_FOR_LIMIT = "prompt longer than max_model_len or max_num_batched_tokens"
+    EXCEEDS_KV_CAPACITY = "needs more KV blocks than the pool has"
+    SWAP_IN_NEVER = "swapped out, and too large to ever be swapped in again"
+    NO_CPU_BLOCKS = "preempted, and the CPU swap space had no room for it"
+    RECOMPUTE_SEVERAL = "preempted by recomputation with several samples running"
+    RECOMPUTE_FIRST = "its first sample was to be recomputed beside others"
+
+
+REJECTIONS = {Dismissal.TOO_LONG_FOR_LIMIT, Dismissal.EXCEEDS_KV_CAPACITY}
+"""Dismissals that vLLM itself answers with an (empty) result; the others it dies of."""
+
+
+@dataclass(slots=True)
+class Scheduled:
+    """One request's part of a batch.
+
+    Attributes:
+        request: The request.
+        num_tokens: Tokens scheduled: the prefill's chunk; 1 a sequence for a decode.
+        num_seqs: Its running sequences.
+        is_prefill: Counted among the batch's prefills.
+        samples: Each of its sequences gets a token at the end of the step.
+        is_admission: It comes from the waiting queue.
+        num_cached_tokens: Tokens of an admission whose computation is skipped.
+        num_computed_blocks: Leading blocks of its table that a prefill may skip.
+    """
+
+    request: Request
+    num_tokens: int
+    num_seqs: int
+    is_prefill: bool
+    samples: bool = True
+    is_admission: bool = False
+    num_cached_tokens: int = 0
+    num_computed_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Blocks copied between GPU and CPU beside the batches, not in front of one.
+
+    Attributes:
+        transfer_id: Unique number, handed back when the copy has ended.
+        num_blocks: Blocks copied.
+    """
+
+    transfer_id: TransferId
+    num_blocks: int
+
+
+@dataclass(slots=True)
+class Batch:
+    """All decisions of one scheduler call.
+
+    Attributes:
+        scheduled: Who runs, in batch order; prefills first.
+        shape: What the model has to do.
+        swap_in: Blocks to copy, ``(cpu, gpu)``.
+        swap_out: Blocks to copy, ``(gpu, cpu)``.
+        copy_on_write: Blocks to copy, ``(from, to)``.
+        preempted_recompute: Requests that lost their blocks.
+        preempted_swap: Requests whose blocks moved to the CPU.
+        dismissed: Requests that left without finishing, and why.
+        transfers: Copies that start with the batch and end on their own.
+    """
+
+    scheduled: list[Scheduled] = field(default_factory=list)
+    shape: BatchShape = field(default_factory=lambda: BatchShape(0, 0, 0, 0, 0))
+    swap_in: list[BlockPair] = field(default_factory=list)
+    swap_out: list[BlockPair] = field(default_factory=list)
+    copy_on_write: list[BlockPair] = field(default_factory=list)
+    preempted_recompute: list[Request] = field(default_factory=list)
+    preempted_swap: list[Request] = field(default_factory=list)
+    dismissed: list[tuple[Request, Dismissal]] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
+
+    @property
+    def num_preempted(self) -> int:
+        """Requests preempted in this call."""
+        return len(self.preempted_recompute) + len(self.preempted_swap)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs and nothing was decided: the same call would do the same again."""
+        return not (
+            self.scheduled or self.dismissed or self.num_preempted or self.transfers
+        )
+
+    @property
+    def is_plain_decode(self) -> bool:
+        """Only decodes, and nothing that changes what the next call finds."""
+        return not (
+            self.num_preempted
+            or self.dismissed
+            or self.swap_in
+            or self.copy_on_write
+            or any(entry.is_prefill for entry in self.scheduled)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CacheState:
+    """Queues and pool at one moment, for the records.
+
+    Attributes:
+        num_waiting: Requests in the waiting queue.
+        num_running: Requests in the running queue.
+        num_swapped: Requests swapped out.
+        num_used_blocks: GPU blocks that sequences hold.
+        num_used_tokens: Slots of those blocks that hold a token.
+        num_cached_blocks: Free GPU blocks whose content could still be reused.
+        num_evictions: Cached blocks given up since the run began.
+    """
+
+    num_waiting: int
+    num_running: int
+    num_swapped: int
+    num_used_blocks: int
+    num_used_tokens: int
+    num_cached_blocks: int
+    num_evictions: int
+
+
+class Scheduler(Protocol):
+    """A policy: decides batches and keeps the block bookkeeping.
+
+    The engine calls ``schedule``, runs the batch for some steps, then ``repeat`` with the
+    steps beyond the first (if any) and ``commit`` once for the last.
+    """
+
+    def add(self, request: Request) -> None:
+        """Put a request that has arrived at the end of the waiting queue."""
+
+    def schedule(self) -> Batch:
+        """Decide the next step; all block decisions for it are made here."""
+
+    def max_repeat(self, batch: Batch) -> int:
+        """Steps the batch just scheduled can run before there is something to decide.
+
+        At least 1; time (arrivals, transfers) is the engine's matter.
+        """
+
+    def repeat(self, batch: Batch, num_steps: int) -> None:
+        """Do what ``num_steps`` further calls would decide: the same batch, grown."""
+
+    def commit(self, batch: Batch) -> list[Request]:
+        """Take in the tokens sampled in the batch's last step; who finished."""
+
+    def transfers_done(self, transfers: Iterable[TransferId]) -> None:
+        """Take note that copies which ran beside the batches have ended."""
+
+    def abort_all(self) -> list[Request]:
+        """Drop every unfinished request and its blocks; the requests dropped."""
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any request waits, runs or is swapped out."""
+
+    def state(self) -> CacheState:
+        """Queues and pool as they are now."""

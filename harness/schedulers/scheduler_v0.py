@@ -1,0 +1,532 @@
+"""The scheduler that vLLM had before V1: three queues, swap and recompute.
+
+Source: behaviour of vLLM 0.5.5 (``vllm/core/scheduler.py``), recorded in
+tests/data/golden; docs/v0.md states the rules.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+from allocators.block_hash import PrefixHashes, PrefixIndex
+from allocators.block_space_manager import AllocStatus, BlockSpaceManager
+from allocators.sequence import Sequence, SequenceGroup, SequenceStatus
+from harness.request import Request
+from harness.schedulers.batch import (
+    Batch,
+    CacheState,
+    Dismissal,
+    PreemptionMode,
+    Scheduled,
+    TransferId,
+)
+from harness.schedulers.batch_shape import shape_of
+from harness.schedulers.budget import Budget
+from harness.schedulers.errors import SchedulerDiedError
+from harness.schedulers.growth import num_plain_steps, slots_in_order
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """What the queues hold: a request with the sequences drawn from it."""
+
+    request: Request
+    group: SequenceGroup
+    prompt_hashes: PrefixHashes | None
+
+
+_Entry = tuple[_Member, Scheduled]
+
+
+@dataclass(slots=True)
+class _Call:
+    """What one call of ``schedule`` has decided so far, by where it came from."""
+
+    batch: Batch
+    budget: Budget
+    prefills: list[_Entry] = field(default_factory=list)
+    continuing: list[_Entry] = field(default_factory=list)
+    decodes: list[_Entry] = field(default_factory=list)
+    swapped_prefills: list[_Entry] = field(default_factory=list)
+    swapped_decodes: list[_Entry] = field(default_factory=list)
+    recomputed: list[_Member] = field(default_factory=list)
+    swapped_out: list[_Member] = field(default_factory=list)
+
+
+class SchedulerV0:
+    """Decides batches as vLLM 0.5.5 does, over a :class:`BlockSpaceManager`.
+
+    Args:
+        block_manager: Its blocks.
+        max_num_seqs: Sequences a step.
+        max_num_batched_tokens: Tokens a step.
+        max_model_len: Longest sequence, prompt and output.
+        enable_chunked_prefill: Mix decodes with parts of prefills.
+        preemption_mode: Forces one; ``None`` recomputes groups of one, swaps others.
+        dies_like_vllm: Raise where vLLM's engine would die over one request, instead of
+            giving that request up and going on.
+    """
+
+    def __init__(
+        self,
+        block_manager: BlockSpaceManager,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        enable_chunked_prefill: bool = False,
+        preemption_mode: PreemptionMode | None = None,
+        dies_like_vllm: bool = False,
+    ) -> None:
+        self.block_manager = block_manager
+        self.max_num_seqs = max_num_seqs
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_model_len = max_model_len
+        self.enable_chunked_prefill = enable_chunked_prefill
+        self.preemption_mode = preemption_mode
+        self.dies_like_vllm = dies_like_vllm
+        self.waiting: deque[_Member] = deque()
+        self.running: deque[_Member] = deque()
+        self.swapped: deque[_Member] = deque()
+        self._batch_members: list[_Member] = []
+        self._prefixes = PrefixIndex()
+        self._seq_ids = count()
+        self._step = 0
+
+    # -- requests come and go --------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Put a request at the end of the waiting queue."""
+        prompt_hashes = None
+        if self.block_manager.enable_caching:
+            root = self._prefixes.root(request.extra_keys)
+            prompt_hashes = PrefixHashes(self._prefixes, root, request.prompt)
+        group = SequenceGroup(request.request_id, n=request.n)
+        member = _Member(request, group, prompt_hashes)
+        group.seqs.append(self._new_seq(member, sample=0))
+        self.waiting.append(member)
+
+    def abort_all(self) -> list[Request]:
+        """Drop every unfinished request and its blocks; the requests dropped."""
+        members = [*self.running, *self.swapped, *self.waiting]
+        for member in members:
+            self._end(member)
+        for queue in (self.running, self.swapped, self.waiting):
+            queue.clear()
+        return [member.request for member in members]
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any request waits, runs or is swapped out."""
+        return bool(self.waiting or self.running or self.swapped)
+
+    def _new_seq(self, member: _Member, sample: int) -> Sequence:
+        """A sequence that will write the output of ``sample``.
+
+        vLLM's v0 hashes a prefix as a pair (prompt tokens, output tokens), so content
+        written as output is never found by a prompt: the segment is marked by ``~``.
+        """
+        segment, num_output_tokens = member.request.outputs[sample]
+        hashes = member.prompt_hashes
+        if hashes is not None:
+            hashes = hashes.extended(~segment, num_output_tokens)
+        return Sequence(
+            next(self._seq_ids),
+            member.request.num_prompt_tokens,
+            hashes,
+            max_output_tokens=num_output_tokens,
+        )
+
+    def _end(self, member: _Member) -> None:
+        """Finish what is left of a group and free its blocks."""
+        for seq in member.group.unfinished_seqs:
+            seq.status = SequenceStatus.FINISHED
+            self.block_manager.free(seq)
+
+    # -- one call --------------------------------------------------------------------
+
+    def schedule(self) -> Batch:
+        """Decide the next step.
+
+        Raises:
+            SchedulerDiedError: vLLM's engine would die here.
+        """
+        self._step += 1
+        budget = Budget(self.max_num_batched_tokens, self.max_num_seqs)
+        call = _Call(Batch(), budget)
+        if self.enable_chunked_prefill:
+            entries = self._schedule_chunked(call)
+        else:
+            entries = self._schedule_default(call)
+        if budget.is_exceeded:
+            raise SchedulerDiedError(
+                "vllm_assertion",
+                f"a step took {budget.num_tokens} tokens and {budget.num_seqs} sequences,"
+                f" more than max_num_batched_tokens={budget.max_tokens} or"
+                f" max_num_seqs={budget.max_seqs}",
+            )
+        self._batch_members = [member for member, _ in entries]
+        call.batch.scheduled = [entry for _, entry in entries]
+        self._use_cache(entries)
+        groups = [member.group for member in self._batch_members]
+        call.batch.shape = shape_of(call.batch, groups)
+        return call.batch
+
+    def _schedule_default(self, call: _Call) -> list[_Entry]:
+        """Prefills alone if any can start, else decodes and swap-ins."""
+        call.budget.num_seqs = sum(m.group.max_num_running_seqs for m in self.running)
+        if not self.swapped:
+            self._schedule_prefills(call)
+        if not call.prefills:
+            self._schedule_running(call)
+            if not call.batch.num_preempted:
+                self._schedule_swapped(call)
+        entries = call.prefills + call.decodes + call.swapped_decodes
+        self._requeue(call, entries)
+        return entries
+
+    def _schedule_chunked(self, call: _Call) -> list[_Entry]:
+        """Decodes and unfinished prefills first, then swap-ins, then new prefills."""
+        self._schedule_running(call)
+        if not call.batch.num_preempted:
+            self._schedule_swapped(call)
+        self._schedule_prefills(call)
+        decodes = call.decodes + call.continuing
+        swapped = call.swapped_decodes + call.swapped_prefills
+        self._requeue(call, call.prefills + decodes + swapped)
+        prefills = call.prefills + call.continuing + call.swapped_prefills
+        return prefills + call.decodes + call.swapped_decodes
+
+    def _requeue(self, call: _Call, entries: list[_Entry]) -> None:
+        self.waiting.extendleft(call.recomputed)
+        self.running.extend(member for member, _ in entries)
+        self.swapped.extend(call.swapped_out)
+
+    def _use_cache(self, entries: list[_Entry]) -> None:
+        """Mark accesses, look up what prefills may skip, then mark what gets computed."""
+        manager = self.block_manager
+        if not manager.enable_caching:
+            return
+        for member, entry in entries:
+            running = member.group.seqs_with(SequenceStatus.RUNNING)
+            for seq in running:
+                manager.access(seq, self._step)
+            if entry.is_prefill:
+                entry.num_computed_blocks = manager.num_computed_blocks(running[0])
+            if entry.is_admission:
+                entry.num_cached_tokens = entry.num_computed_blocks * manager.block_size
+        for member, _ in entries:
+            manager.mark_blocks_as_computed(member.group.seqs)
+
+    # -- the three passes ------------------------------------------------------------
+
+    def _schedule_prefills(self, call: _Call) -> None:
+        """Admit waiting groups in order, up to the first that has to wait on."""
+        while self.waiting:
+            member = self.waiting[0]
+            group = member.group
+            num_tokens = self._num_new_tokens(call, group, SequenceStatus.WAITING)
+            status = self.block_manager.can_allocate(group)
+            if num_tokens > self._prompt_limit:
+                self._dismiss(call, self.waiting, Dismissal.TOO_LONG_FOR_LIMIT)
+            elif status is AllocStatus.NEVER:
+                self._dismiss(call, self.waiting, Dismissal.EXCEEDS_KV_CAPACITY)
+            elif status is AllocStatus.LATER or not call.budget.admits(
+                num_tokens, group.max_num_running_seqs
+            ):
+                break
+            elif group.is_prefill and len(group.seqs) > 1:
+                self._dies(Dismissal.RECOMPUTE_FIRST)
+                self._dismiss(call, self.waiting, Dismissal.RECOMPUTE_FIRST)
+            else:
+                self.waiting.popleft()
+                call.budget.take(num_tokens, group.max_num_running_seqs)
+                self._admit(call, member, num_tokens)
+
+    def _admit(self, call: _Call, member: _Member, num_tokens: int) -> None:
+        self.block_manager.allocate(member.group)
+        for seq in member.group.seqs_with(SequenceStatus.WAITING):
+            seq.status = SequenceStatus.RUNNING
+        entry = self._entry(member, num_tokens, is_prefill=True)
+        entry.is_admission = True
+        call.prefills.append((member, entry))
+
+    def _schedule_running(self, call: _Call) -> None:
+        """Let running groups go on; whoever finds no block preempts from the end."""
+        while self.running:
+            member = self.running[0]
+            group = member.group
+            num_tokens = self._num_new_tokens(call, group, SequenceStatus.RUNNING)
+            if num_tokens == 0:
+                break
+            self.running.popleft()
+            if not self._make_room(call, member):
+                continue
+            self._append_slots(call, group)
+            num_seqs = group.max_num_running_seqs if self.enable_chunked_prefill else 0
+            call.budget.take(num_tokens, num_seqs)
+            target = call.continuing if group.is_prefill else call.decodes
+            target.append((member, self._entry(member, num_tokens, group.is_prefill)))
+
+    def _make_room(self, call: _Call, member: _Member) -> bool:
+        """Preempt until the group can grow; False if it had to go itself."""
+        while not self.block_manager.can_append_slots(member.group):
+            victim = self.running.pop() if self.running else member
+            self._preempt(call, victim)
+            if victim is member:
+                return False
+        return True
+
+    def _schedule_swapped(self, call: _Call) -> None:
+        """Bring swapped groups back in order, up to the first that has to wait on."""
+        while self.swapped:
+            member = self.swapped[0]
+            group = member.group
+            status = self.block_manager.can_swap_in(group)
+            if status is AllocStatus.NEVER:
+                self._abandon(call)
+                continue
+            swapped = group.seqs_with(SequenceStatus.SWAPPED)
+            num_tokens = _num_uncut_tokens(swapped)
+            num_seqs = group.max_num_running_seqs
+            if status is AllocStatus.LATER or not call.budget.admits(
+                num_tokens, num_seqs
+            ):
+                break
+            self.swapped.popleft()
+            call.batch.swap_in.extend(self.block_manager.swap_in(group))
+            for seq in swapped:
+                seq.status = SequenceStatus.RUNNING
+            self._append_slots(call, group)
+            call.budget.take(num_tokens, num_seqs)
+            is_prefill = group.is_prefill
+            target = call.swapped_prefills if is_prefill else call.swapped_decodes
+            target.append((member, self._entry(member, num_tokens, is_prefill)))
+
+    # -- pieces of the passes --------------------------------------------------------
+
+    @property
+    def _prompt_limit(self) -> int:
+        if self.enable_chunked_prefill:
+            return self.max_model_len
+        return min(self.max_model_len, self.max_num_batched_tokens)
+
+    def _num_new_tokens(
+        self, call: _Call, group: SequenceGroup, status: SequenceStatus
+    ) -> int:
+        """Tokens that sequences in this state want, one alone cut to the budget."""
+        seqs = group.seqs_with(status)
+        num_tokens = _num_uncut_tokens(seqs)
+        if self.enable_chunked_prefill and len(seqs) == 1:
+            return min(num_tokens, call.budget.tokens_left)
+        return num_tokens
+
+    def _entry(self, member: _Member, num_tokens: int, is_prefill: bool) -> Scheduled:
+        group = member.group
+        running = group.seqs_with(SequenceStatus.RUNNING)
+        samples = True
+        if group.is_prefill:
+            seq = running[0]
+            samples = num_tokens + seq.num_computed_tokens >= seq.num_tokens
+        return Scheduled(
+            member.request,
+            num_tokens if is_prefill else 1,
+            len(running),
+            is_prefill,
+            samples,
+        )
+
+    def _append_slots(self, call: _Call, group: SequenceGroup) -> None:
+        for seq in group.seqs_with(SequenceStatus.RUNNING):
+            call.batch.copy_on_write.extend(self.block_manager.append_slots(seq))
+
+    def _preempt(self, call: _Call, member: _Member) -> None:
+        mode = self.preemption_mode
+        if mode is None:
+            is_single = member.group.max_num_running_seqs == 1
+            mode = PreemptionMode.RECOMPUTE if is_single else PreemptionMode.SWAP
+        if mode is PreemptionMode.RECOMPUTE:
+            self._preempt_by_recompute(call, member)
+        else:
+            self._preempt_by_swap(call, member)
+
+    def _preempt_by_recompute(self, call: _Call, member: _Member) -> None:
+        running = member.group.seqs_with(SequenceStatus.RUNNING)
+        if len(running) > 1:
+            self._give_up(call, member, Dismissal.RECOMPUTE_SEVERAL)
+            return
+        for seq in running:
+            seq.status = SequenceStatus.WAITING
+            self.block_manager.free(seq)
+            seq.num_computed_tokens, seq.is_prefill = 0, True
+        call.recomputed.append(member)
+        call.batch.preempted_recompute.append(member.request)
+
+    def _preempt_by_swap(self, call: _Call, member: _Member) -> None:
+        group = member.group
+        if not self.block_manager.can_swap_out(group):
+            self._give_up(call, member, Dismissal.NO_CPU_BLOCKS)
+            return
+        call.batch.swap_out.extend(self.block_manager.swap_out(group))
+        for seq in group.seqs_with(SequenceStatus.RUNNING):
+            seq.status = SequenceStatus.SWAPPED
+        call.swapped_out.append(member)
+        call.batch.preempted_swap.append(member.request)
+
+    # -- requests that cannot go on --------------------------------------------------
+
+    def _dies(self, reason: Dismissal) -> None:
+        """Raise if the engine is to die where vLLM's does."""
+        if self.dies_like_vllm:
+            is_swap = reason is Dismissal.NO_CPU_BLOCKS
+            kind = "no_cpu_swap_space" if is_swap else "vllm_assertion"
+            raise SchedulerDiedError(kind, reason)
+
+    def _give_up(self, call: _Call, member: _Member, reason: Dismissal) -> None:
+        """End a group over which vLLM's engine would die."""
+        self._dies(reason)
+        self._end(member)
+        call.batch.dismissed.append((member.request, reason))
+
+    def _dismiss(self, call: _Call, queue: deque[_Member], reason: Dismissal) -> None:
+        """End the first group of a queue."""
+        member = queue.popleft()
+        self._end(member)
+        call.batch.dismissed.append((member.request, reason))
+
+    def _abandon(self, call: _Call) -> None:
+        """End the first swapped group; vLLM forgets its CPU blocks, and so do we."""
+        member = self.swapped.popleft()
+        for seq in member.group.unfinished_seqs:
+            seq.status = SequenceStatus.FINISHED
+        call.batch.dismissed.append((member.request, Dismissal.SWAP_IN_NEVER))
+
+    # -- after the step --------------------------------------------------------------
+
+    def commit(self, batch: Batch) -> list[Request]:
+        """Take in the tokens sampled in the batch's last step; who finished."""
+        finished = []
+        for member, entry in zip(self._batch_members, batch.scheduled, strict=True):
+            group = member.group
+            for seq in group.seqs:
+                if seq.is_prefill and not seq.is_finished:
+                    seq.num_computed_tokens += entry.num_tokens
+                    seq.is_prefill = seq.num_computed_tokens != seq.num_tokens
+            if entry.samples:
+                self._sample(member)
+            if group.is_finished:
+                finished.append(member.request)
+        if finished:
+            self.running = deque(m for m in self.running if not m.group.is_finished)
+        return finished
+
+    def _sample(self, member: _Member) -> None:
+        """Give each running sequence a token; the first one brings forth the others."""
+        group = member.group
+        running = group.seqs_with(SequenceStatus.RUNNING)
+        if group.n > 1 and group.seqs[0].num_output_tokens == 0:
+            self._fork(member)
+        for seq in running:
+            seq.num_output_tokens += 1
+        for seq in running:
+            if self._is_done(seq):
+                seq.status = SequenceStatus.FINISHED
+                self.block_manager.free(seq)
+
+    def _fork(self, member: _Member) -> None:
+        """Make samples 1 to n - 1, each with a first token of its own."""
+        parent = member.group.seqs[0]
+        for sample in range(1, member.group.n):
+            child = self._new_seq(member, sample)
+            child.num_output_tokens = 1
+            child.is_prefill = parent.is_prefill
+            child.num_computed_tokens = parent.num_computed_tokens
+            if self._is_done(child):
+                child.status = SequenceStatus.FINISHED
+            else:
+                child.status = SequenceStatus.RUNNING
+                self.block_manager.fork(parent, child)
+            member.group.seqs.append(child)
+
+    def _is_done(self, seq: Sequence) -> bool:
+        return (
+            seq.num_output_tokens >= seq.max_output_tokens
+            or seq.num_tokens >= self.max_model_len
+        )
+
+    # -- steps between decisions -----------------------------------------------------
+
+    def max_repeat(self, batch: Batch) -> int:
+        """Steps that the batch can run before there is something to decide.
+
+        Waiting and swapped groups were tried in the call that made the batch; as free
+        blocks only become fewer while it repeats, they would be refused again.
+        """
+        if not batch.is_plain_decode or len(self._batch_members) != len(self.running):
+            return 1
+        seqs = self._running_seqs()
+        if not seqs or any(seq.is_prefill for seq in seqs):
+            return 1
+        limit = min(
+            min(
+                seq.max_output_tokens - seq.num_output_tokens,
+                self.max_model_len - seq.num_tokens,
+            )
+            for seq in seqs
+        )
+        largest = max(entry.num_seqs for entry in batch.scheduled)
+        return max(1, num_plain_steps(seqs, self.block_manager, largest, max(1, limit)))
+
+    def repeat(self, batch: Batch, num_steps: int) -> None:
+        """Do what ``num_steps`` further calls would decide: the same batch, grown."""
+        seqs = self._running_seqs()
+        num_before = [seq.num_output_tokens for seq in seqs]
+        for step, index in slots_in_order(seqs, self.block_manager.block_size, num_steps):
+            seqs[index].num_output_tokens = num_before[index] + step
+            copies = self.block_manager.append_slots(seqs[index])
+            assert not copies, "a copy-on-write ends a stretch"
+        self._step += num_steps
+        for seq, num_output_tokens in zip(seqs, num_before, strict=True):
+            seq.num_output_tokens = num_output_tokens + num_steps
+            self.block_manager.access(seq, self._step)
+        self.block_manager.mark_blocks_as_computed(seqs)
+
+    def batch_seqs(self) -> list[tuple[int, list[Sequence]]]:
+        """Running sequences of the last batch, ``(request_id, sequences)`` in order."""
+        return [
+            (member.request.request_id, member.group.seqs_with(SequenceStatus.RUNNING))
+            for member in self._batch_members
+        ]
+
+    def _running_seqs(self) -> list[Sequence]:
+        return [seq for _, seqs in self.batch_seqs() for seq in seqs]
+
+    def transfers_done(self, transfers: Iterable[TransferId]) -> None:
+        """Nothing: v0 copies in front of a step, never beside it."""
+
+    def state(self) -> CacheState:
+        """Queues and pool as they are now."""
+        manager = self.block_manager
+        num_used_blocks = manager.gpu_allocator.num_blocks - manager.num_free_gpu_blocks
+        unfilled = {
+            manager.block_tables[seq.seq_id].last: -seq.num_tokens % manager.block_size
+            for member in self.running
+            for seq in member.group.seqs_with(SequenceStatus.RUNNING)
+        }
+        return CacheState(
+            num_waiting=len(self.waiting),
+            num_running=len(self.running),
+            num_swapped=len(self.swapped),
+            num_used_blocks=num_used_blocks,
+            num_used_tokens=num_used_blocks * manager.block_size - sum(unfilled.values()),
+            num_cached_blocks=manager.gpu_allocator.num_cached_blocks,
+            num_evictions=manager.gpu_allocator.num_evictions,
+        )
+
+
+def _num_uncut_tokens(seqs: list[Sequence]) -> int:
+    """Tokens the sequences want: the rest of a prefill, one for a decode."""
+    return sum(
+        seq.num_tokens - seq.num_computed_tokens if seq.is_prefill else 1 for seq in seqs
+    )

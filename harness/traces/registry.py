@@ -1,0 +1,89 @@
+"""The trace formats, and which one a file is of."""
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+from harness.errors import TraceError, UsageError
+from harness.traces.azure import AzureReader
+from harness.traces.bad_row import BadRowError, BadRows, parse_object
+from harness.traces.blockbench import BlockbenchReader
+from harness.traces.mooncake import MooncakeReader
+from harness.traces.reader import TraceReader, arranged
+from harness.traces.source import TraceSource
+from harness.workload import Workload
+
+# A new format is one more reader here. The first that recognises a file reads it.
+READERS: tuple[TraceReader, ...] = (BlockbenchReader(), MooncakeReader(), AzureReader())
+
+
+def open_trace(
+    path: str | PathLike[str], *, format: str | None = None, skip_bad_rows: bool = False
+) -> Workload:
+    """The workload that a trace file holds.
+
+    Args:
+        path: The file, perhaps packed with gzip or zstd.
+        format: Name of the format; recognised from the first lines if not given.
+        skip_bad_rows: Count rows that cannot be used, rather than refuse the file.
+
+    Raises:
+        TraceError: The file cannot be read, is of no known format, has a bad row, or
+            has no good one.
+        UsageError: There is no format of that name.
+    """
+    source = TraceSource(Path(path))
+    try:
+        return _read(source, _reader(source, format), skip_bad_rows)
+    finally:
+        source.close()
+
+
+def _read(source: TraceSource, reader: TraceReader, skip_bad_rows: bool) -> Workload:
+    bad_rows = BadRows(source.path, skip=skip_bad_rows)
+    columns = reader.read(source, bad_rows)
+    if not len(columns.arrival_ns):
+        raise _no_request(source.path, bad_rows)
+    return arranged(
+        columns,
+        name=source.path.name,
+        format_name=reader.name,
+        content_hash=source.content_hash(),
+        skipped_by_reason=bad_rows.counts,
+    )
+
+
+def _reader(source: TraceSource, format_name: str | None) -> TraceReader:
+    head = [text for _, text in source.head]
+    for reader in READERS:
+        if reader.name == format_name or (
+            format_name is None and reader.recognises(head)
+        ):
+            return reader
+    names = ", ".join(reader.name for reader in READERS)
+    if format_name is not None:
+        raise UsageError(f"format {format_name!r} is unknown; this version reads {names}")
+    raise TraceError(
+        source.path,
+        f"no trace format is recognised: {_look(head)}",
+        f"this version reads {names}; name one with --format",
+    )
+
+
+def _look(head: Sequence[bytes]) -> str:
+    """What the first line looks like, for a person to compare."""
+    try:
+        keys = list(parse_object(head[0]))
+        return f"the first line has the keys {', '.join(keys[:8]) or 'none'}"
+    except BadRowError:
+        return f"the first line begins with {head[0][:40].decode(errors='replace')!r}"
+
+
+def _no_request(path: Path, bad_rows: BadRows) -> TraceError:
+    if not bad_rows.counts:
+        return TraceError(path, "there is no request in it", "check the file")
+    reasons = ", ".join(f"{n:,} {why}" for why, n in bad_rows.counts.most_common())
+    total = bad_rows.counts.total()
+    return TraceError(
+        path, f"all {total:,} rows are bad ({reasons})", "check the format, or --format"
+    )

@@ -1,0 +1,110 @@
+"""Replay a recorded scenario and compare every row."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.engine import Ending, Engine, Outcome
+from harness.executors.scripted import ScriptedExecutor
+from harness.schedulers.batch import Batch
+from harness.verify.rows_v0 import Row, RowRecorderV0
+from harness.verify.scenario import (
+    Scenario,
+    StepArrivals,
+    read_rows,
+    read_scenario,
+    scheduler_of,
+)
+
+STUCK_AFTER_CALLS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyResult:
+    """Whether our rows are the recorded ones.
+
+    Attributes:
+        identical: Every key of every recorded row agrees.
+        steps: Rows compared, up to the first that differs.
+        first_divergence: ``None``, or ``{"step", "stepping", "differences"}`` where
+            ``differences`` lists ``{"key", "ours", "recorded"}``.
+        against: What ours were compared with.
+    """
+
+    identical: bool
+    steps: int
+    first_divergence: dict[str, Any] | None
+    against: str
+
+
+def verify_scenario(scenario: Path, rows: Path) -> VerifyResult:
+    """Replay a scenario one step at a time and with repeated steps; compare all rows.
+
+    Raises:
+        TraceError: A file is not what it should be.
+        UsageError: The scenario's policy is not there yet.
+    """
+    parsed = read_scenario(scenario)
+    recorded = list(read_rows(rows))
+    for stepping in ("one step at a time", "repeated steps"):
+        ours = replay_rows(parsed, can_repeat=stepping == "repeated steps")
+        divergence = _first_divergence(ours, recorded)
+        if divergence is not None:
+            position, found = divergence
+            return VerifyResult(
+                identical=False,
+                steps=position,
+                first_divergence=found | {"stepping": stepping},
+                against=rows.name,
+            )
+    return VerifyResult(
+        identical=True, steps=len(recorded), first_divergence=None, against=rows.name
+    )
+
+
+def replay_rows(scenario: Scenario, *, can_repeat: bool) -> list[Row]:
+    """The rows our scheduler makes of a scenario, an ``error`` row last if it ends so."""
+    scheduler = scheduler_of(scenario)
+    recorder = RowRecorderV0(scheduler)
+    executor = ScriptedExecutor(scenario.config.get("transfer_steps", 1))
+    if all(request.arrival_ns > 0 for request in scenario.requests):
+        recorder.scheduled(Batch(), 0)  # recordings begin with a call at step 0
+    engine = Engine(
+        StepArrivals(scenario.requests),
+        scheduler,
+        executor,
+        recorder,
+        can_repeat=can_repeat,
+        stuck_after=STUCK_AFTER_CALLS,
+    )
+    outcome = engine.run()
+    return recorder.rows + _error_rows(outcome, recorder.rows, executor.now_ns)
+
+
+def _error_rows(outcome: Outcome, rows: list[Row], now: int) -> list[Row]:
+    if outcome.ending is Ending.DIED:
+        return [{"step": now, "error": outcome.kind}]
+    if outcome.ending is Ending.STUCK:
+        return [{"step": rows[-1]["step"], "error": "stuck"}]
+    return []
+
+
+def _first_divergence(
+    ours: list[Row], recorded: list[Row]
+) -> tuple[int, dict[str, Any]] | None:
+    for position, theirs in enumerate(recorded):
+        mine = ours[position] if position < len(ours) else {}
+        different = [key for key in theirs if mine.get(key) != theirs[key]]
+        if different:
+            return position, {
+                "step": theirs["step"],
+                "differences": [
+                    {"key": key, "ours": mine.get(key), "recorded": theirs[key]}
+                    for key in different
+                ],
+            }
+    if len(ours) > len(recorded):
+        extra = ours[len(recorded)]
+        found = [{"key": "step", "ours": extra["step"], "recorded": None}]
+        return len(recorded), {"step": extra["step"], "differences": found}
+    return None

@@ -1,0 +1,153 @@
+"""Recorded scenarios and rows: reading them, and turning a scenario into a scheduler."""
+
+import gzip
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from allocators.block_space_manager import BlockSpaceManager
+from harness.errors import TraceError, UsageError
+from harness.request import Request, Run
+from harness.schedulers.batch import PreemptionMode
+from harness.schedulers.scheduler_v0 import SchedulerV0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A recorded scenario.
+
+    Attributes:
+        name: Its name.
+        config: Knobs and pool sizes, by vLLM's names.
+        requests: In file order; ``arrival_ns`` is the step at which one arrives.
+    """
+
+    name: str
+    config: dict[str, Any]
+    requests: list[Request]
+
+
+class StepArrivals:
+    """Hands out a scenario's requests at their steps, in file order."""
+
+    def __init__(self, requests: list[Request]) -> None:
+        self._left = deque(sorted(requests, key=lambda request: request.arrival_ns))
+
+    def next_ns(self) -> int | None:
+        """Step of the next arrival."""
+        return self._left[0].arrival_ns if self._left else None
+
+    def pop_due(self, now_ns: int) -> list[Request]:
+        """Requests whose step has come."""
+        due = []
+        while self._left and self._left[0].arrival_ns <= now_ns:
+            due.append(self._left.popleft())
+        return due
+
+    def on_finished(self, request: Request, now_ns: int) -> None:
+        """Nothing waits for a finish: all steps are in the file."""
+
+
+def read_scenario(path: Path) -> Scenario:
+    """Read ``*.scenario.json``, gzipped or not.
+
+    Raises:
+        TraceError: It is not such a file.
+        UsageError: Its policy is not there yet.
+    """
+    document = _parse(path, _read_bytes(path))
+    try:
+        policy = document["policy"]
+        if policy != "v0":
+            raise UsageError(
+                f"{path}: policy {policy} cannot be replayed yet; scenarios of v0 can"
+            )
+        return Scenario(
+            name=document.get("name", path.name),
+            config=document["config"],
+            requests=_requests(document),
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise TraceError(
+            path, f"not a recorded scenario ({error!r})", "see docs/v0.md for the format"
+        ) from error
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Read ``*.rows.jsonl``, gzipped or not, row by row.
+
+    Raises:
+        TraceError: A line is not a row.
+    """
+    for number, line in enumerate(_read_bytes(path).splitlines(), start=1):
+        row = _parse(path, line, number)
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            raise TraceError(path, "not a recorded row: no step", line=number)
+        yield row
+
+
+def scheduler_of(scenario: Scenario) -> SchedulerV0:
+    """A scheduler and block manager with the scenario's knobs and pools."""
+    config = scenario.config
+    mode = config.get("preemption_mode")
+    manager = BlockSpaceManager(
+        config["block_size"],
+        config["num_gpu_blocks"],
+        config["num_cpu_blocks"],
+        config["watermark"],
+        config["enable_prefix_caching"],
+    )
+    return SchedulerV0(
+        manager,
+        max_num_seqs=config["max_num_seqs"],
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        max_model_len=config["max_model_len"],
+        enable_chunked_prefill=config["chunked_prefill"],
+        preemption_mode=PreemptionMode(mode) if mode else None,
+        dies_like_vllm=True,
+    )
+
+
+def _requests(document: dict[str, Any]) -> list[Request]:
+    """Requests whose outputs are the segments named ``o{request}.{sample}``."""
+    segments: dict[str, int] = {
+        name: number for number, name in enumerate(document["segments"])
+    }
+    requests = []
+    for row in document["requests"]:
+        prompt: tuple[Run, ...] = tuple((s, n) for s, n in row["prompt"] if n)
+        outputs = [
+            (segments.setdefault(f"o{row['id']}.{sample}", len(segments)), num_tokens)
+            for sample, num_tokens in enumerate(row["output_tokens"])
+        ]
+        requests.append(
+            Request(
+                request_id=row["id"],
+                arrival_ns=row["step"],
+                prompt=prompt,
+                num_prompt_tokens=sum(n for _, n in prompt),
+                outputs=tuple(outputs),
+                priority=row.get("priority", 0),
+                extra_keys=(row["cache_salt"],) if row.get("cache_salt") else (),
+            )
+        )
+    return requests
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    except (OSError, EOFError) as error:
+        raise TraceError(path, f"cannot be read: {error}") from error
+
+
+def _parse(path: Path, data: bytes, line: int | None = None) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise TraceError(path, f"not JSON: {error}", line=line) from error

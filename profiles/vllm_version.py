@@ -1,0 +1,127 @@
+"""Facts about vLLM versions, as far as block-manager policy v0 needs them."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from profiles.errors import ProfileError
+
+DEFAULT_V0_VERSION = "0.6.3"
+"""The newest version with exactly the allocators of policy v0 (SPEC.md, introduction)."""
+
+LONG_CONTEXT_TOKENS = 32768
+"""Above this ``max_model_len`` chunked prefill is on unless something forbids it.
+
+Source: vLLM 0.5.5 arg_utils.py ``create_engine_config``; seen in issue 10517.
+"""
+
+V0Support = Literal["exact", "approximate", "none"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class VllmVersion:
+    """A release, ordered as releases are; candidates and dev builds count as theirs."""
+
+    major: int
+    minor: int
+    patch: int = 0
+    post: int = 0
+
+    def __str__(self) -> str:
+        post = f".post{self.post}" if self.post else ""
+        return f"{self.major}.{self.minor}.{self.patch}{post}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class V0Defaults:
+    """What a v0 engine uses for an option that nobody set.
+
+    Attributes:
+        gpu_memory_utilization: Share of the GPU for everything, not the KV cache alone.
+        swap_space_gib: Per GPU.
+        watermark: Share of the GPU blocks that admission leaves free.
+    """
+
+    enable_chunked_prefill: bool
+    max_num_batched_tokens: int
+    enable_prefix_caching: bool = False
+    gpu_memory_utilization: float = 0.90
+    block_size: int = 16
+    swap_space_gib: float = 4.0
+    max_num_seqs: int = 256
+    watermark: float = 0.01
+
+
+def parse_version(version: str) -> VllmVersion:
+    """Read a release such as ``0.6.3``, ``v0.6.3.post1`` or ``0.17.1rc1.dev88``.
+
+    Raises:
+        ProfileError: The text is no version; the message shows one.
+    """
+    found = re.fullmatch(
+        r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:a|b|rc)\d+)?(?:\.post(\d+))?"
+        r"(?:\.dev\d+)?(?:\+[a-z0-9.]+)?",
+        version.strip().lower(),
+    )
+    if found is None:
+        raise ProfileError(
+            f"{version!r} is no vLLM version; it must be numbers and dots;"
+            f" give one such as {DEFAULT_V0_VERSION}"
+        )
+    return VllmVersion(*(int(part or 0) for part in found.groups()))
+
+
+def v0_support(version: str) -> V0Support:
+    """How true policy v0 is to a version: exact, approximate, or not there at all.
+
+    ``approximate`` from 0.6.3.post1 on, where another allocator took over under the
+    same scheduler. Source: SPEC.md, introduction.
+
+    Raises:
+        ProfileError: The text is no version.
+    """
+    release = parse_version(version)
+    if release >= VllmVersion(0, 11):
+        return "none"
+    return "approximate" if release > VllmVersion(0, 6, 3) else "exact"
+
+
+def v0_defaults(
+    version: str = DEFAULT_V0_VERSION,
+    *,
+    max_model_len: int,
+    enable_prefix_caching: bool = False,
+    enable_chunked_prefill: bool | None = None,
+) -> V0Defaults:
+    """Return the defaults of a v0 engine, given the options that others depend on.
+
+    ``enable_chunked_prefill`` is None when nobody set it. LoRA, a sliding window and
+    speculation also keep chunked prefill off; the workloads here have none of them.
+
+    Raises:
+        ProfileError: The text is no version, or that version has no v0 engine.
+
+    Source: vllm_knobs.csv, rows 0.4.3 and 0.6.6.post1.
+    """
+    if v0_support(version) == "none":
+        raise ProfileError(
+            f"vLLM {version} has no v0 engine; the last with one was 0.10;"
+            f" use policy v1, or a version such as {DEFAULT_V0_VERSION}"
+        )
+    chunked = enable_chunked_prefill
+    if chunked is None:
+        chunked = _chunks_by_default(version, max_model_len, enable_prefix_caching)
+    return V0Defaults(
+        enable_chunked_prefill=chunked,
+        max_num_batched_tokens=512 if chunked else max(max_model_len, 2048),
+        enable_prefix_caching=enable_prefix_caching,
+    )
+
+
+def _chunks_by_default(
+    version: str, max_model_len: int, enable_prefix_caching: bool
+) -> bool:
+    """Older versions than the recorded 0.5.5 are taken never to chunk on their own."""
+    is_known_to = parse_version(version) >= VllmVersion(0, 5, 5)
+    is_long = max_model_len > LONG_CONTEXT_TOKENS
+    return is_known_to and is_long and not enable_prefix_caching

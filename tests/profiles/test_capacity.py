@@ -1,0 +1,211 @@
+"""Tests for :mod:`profiles.capacity`."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles.capacity import BlockPlan, blocks_in, plan_blocks
+from profiles.errors import CapacityError
+from profiles.gpu import load_gpu
+from profiles.model import load_model
+
+LLAMA_8B = load_model("Llama-3.1-8B")
+H100 = load_gpu("H100-80GB")
+
+
+def _plan(**changes: Any) -> BlockPlan:
+    settings: dict[str, Any] = {
+        "model": LLAMA_8B,
+        "gpu": H100,
+        "block_size": 16,
+        "gpu_memory_utilization": 0.9,
+        "swap_space_gib": 4,
+        "max_num_batched_tokens": 8192,
+        "max_num_seqs": 256,
+    } | changes
+    return plan_blocks(**settings)
+
+
+# What vLLM printed on real machines, from kv_ground_truth.csv (vllm issue numbers):
+# layers, KV heads per GPU, head size, swap GiB, CPU blocks; 16-bit KV, block size 16.
+PRINTED_CPU_BLOCKS = [
+    pytest.param(32, 8, 128, 4, 2048, id="12330-Llama-3-8B"),
+    pytest.param(32, 8, 128, 4, 2048, id="10517-Llama-3.1-8B"),
+    pytest.param(32, 32, 128, 4, 512, id="2798-Llama-2-7B"),
+    pytest.param(32, 4, 128, 4, 4096, id="2520-Mistral-7B-TP2"),
+    pytest.param(80, 1, 128, 4, 6553, id="2217-Llama-2-70B-TP8"),
+    pytest.param(40, 20, 128, 8, 1310, id="2136-CodeLlama-13B-TP2"),
+    pytest.param(48, 64, 112, 4, 195, id="407-mpt-30b"),
+    pytest.param(32, 32, 96, 4, 682, id="6124-Phi-3-vision"),
+    pytest.param(48, 8, 128, 4, 1365, id="6509-CodeLlama-34B"),
+    pytest.param(40, 8, 128, 4, 1638, id="12126-Llama-3.2-11B"),
+    pytest.param(12, 12, 64, 4, 7281, id="2106-opt-125m"),
+]
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "num_kv_heads", "head_dim", "swap_space_gib", "num_cpu_blocks"),
+    PRINTED_CPU_BLOCKS,
+)
+def test_cpu_blocks_are_what_vllm_printed(
+    num_layers: int,
+    num_kv_heads: int,
+    head_dim: int,
+    swap_space_gib: float,
+    num_cpu_blocks: int,
+) -> None:
+    """Swap space is cut into exactly the blocks that the engine's log showed."""
+    model = dataclasses.replace(
+        LLAMA_8B,
+        num_layers=num_layers,
+        num_attention_heads=num_kv_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+    )
+    plan = _plan(model=model, kv_cache_gib=8.0, swap_space_gib=swap_space_gib)
+
+    assert plan.num_cpu_blocks == num_cpu_blocks
+
+
+@pytest.mark.parametrize(
+    ("kv_cache_gib", "num_gpu_blocks"),
+    [(11.12, 5691), (3.81, 1952), (2.89, 1478), (4.60, 2356)],
+    ids=["12330", "10517-20k", "10517-29k", "OCI-A10"],
+)
+def test_gpu_blocks_follow_from_the_printed_cache_size(
+    kv_cache_gib: float, num_gpu_blocks: int
+) -> None:
+    """Printed GiB give the printed blocks, within the rounding of the printed digits.
+
+    Rows of kv_ground_truth.csv: vllm issues 12330 and 10517, and the OCI page.
+    """
+    fewest = _plan(kv_cache_gib=kv_cache_gib - 0.005).num_gpu_blocks
+    most = _plan(kv_cache_gib=kv_cache_gib + 0.005).num_gpu_blocks
+
+    assert fewest <= num_gpu_blocks <= most
+
+
+# memory.csv, llm-d-benchmark on H100, vLLM 0.11.0, 1,024 sequences: printed GiB.
+@pytest.mark.parametrize(
+    ("name", "tensor_parallel_size", "weights", "activation", "kv_cache"),
+    [
+        ("Llama-3.1-8B", 1, 14.99, 4.76, 51.38),
+        ("Qwen3-32B", 1, 61.03, 5.64, 4.45),
+        ("Qwen3-32B", 2, 30.59, 5.64, 34.49),
+    ],
+)
+def test_memory_splits_as_vllm_printed_it(
+    name: str,
+    tensor_parallel_size: int,
+    weights: float,
+    activation: float,
+    kv_cache: float,
+) -> None:
+    """Weights, activations and cache are within 1 % of the rows they were set on."""
+    plan = _plan(
+        model=load_model(name),
+        tensor_parallel_size=tensor_parallel_size,
+        max_num_seqs=1024,
+    )
+
+    assert plan.weights_gib == pytest.approx(weights, rel=0.01)
+    assert plan.activation_gib == pytest.approx(activation, rel=0.01)
+    assert plan.kv_cache_gib == pytest.approx(kv_cache, rel=0.01)
+
+
+@pytest.mark.parametrize(("num_tokens", "printed_gib"), [(20_000, 2.07), (29_000, 2.99)])
+def test_long_prefills_take_what_the_mlp_holds(
+    num_tokens: int, printed_gib: float
+) -> None:
+    """The activation peak grows with the batch as vllm issue 10517 printed it.
+
+    The row gives it as a difference of two figures of two digits: 0.011 GiB of play.
+    """
+    plan = _plan(max_num_batched_tokens=num_tokens)
+
+    assert plan.activation_gib == pytest.approx(printed_gib, abs=0.011)
+
+
+def test_estimate_of_a_row_that_set_nothing() -> None:
+    """Llama-3-8B on an H100 of 79.22 GiB is within 4 % of 53.29 GiB (pull 10511)."""
+    plan = _plan(gpu=dataclasses.replace(H100, memory_gib=79.22))
+
+    assert plan.kv_cache_gib == pytest.approx(53.29, rel=0.04)
+    assert plan.source_of_num_gpu_blocks == "estimated"
+
+
+def test_facts_replace_the_estimate() -> None:
+    """An override beats a given cache size, which beats the estimate."""
+    given_gib = _plan(kv_cache_gib=1.0)
+    override = _plan(kv_cache_gib=1.0, num_gpu_blocks_override=7)
+
+    assert (given_gib.num_gpu_blocks, given_gib.source_of_num_gpu_blocks) == (
+        512,
+        "kv_cache_gib",
+    )
+    assert (override.num_gpu_blocks, override.source_of_num_gpu_blocks) == (
+        7,
+        "override",
+    )
+
+
+def test_facts_spare_a_model_that_would_not_fit() -> None:
+    """With blocks given, nothing has to fit a GPU that is only simulated."""
+    plan = _plan(model=load_model("Llama-3.1-70B"), num_gpu_blocks_override=100)
+
+    assert plan.num_gpu_blocks == 100
+
+
+def test_a_model_too_large_is_refused_with_the_remedy() -> None:
+    """70B on one H100 leaves a deficit, never a negative number of blocks."""
+    with pytest.raises(CapacityError, match=r"leave -.*raise tensor_parallel_size"):
+        _plan(model=load_model("Llama-3.1-70B"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_gpu_blocks_override": 0}, "num_gpu_blocks_override is 0"),
+        ({"num_gpu_blocks_override": -1}, "at least 1"),
+        ({"num_cpu_blocks_override": -1}, "at least 0"),
+        ({"swap_space_gib": -4}, "swap_space_gib is -4"),
+        ({"swap_space_gib": float("nan")}, "swap_space_gib is nan"),
+        ({"gpu_memory_utilization": 90}, "above 0 and at most 1"),
+        ({"gpu_memory_utilization": 0.0}, "above 0 and at most 1"),
+        ({"kv_cache_gib": 0.0}, "one block takes"),
+        ({"block_size": 0}, "block_size is 0"),
+        ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+        ({"tensor_parallel_size": 5}, "must divide the 32 attention heads"),
+    ],
+)
+def test_nonsense_is_refused_in_words(changes: dict[str, Any], message: str) -> None:
+    """A value that means nothing is named, with what it must be."""
+    with pytest.raises(CapacityError, match=message):
+        _plan(**changes)
+
+
+@given(
+    utilization=st.floats(0.01, 1.0),
+    num_tokens=st.integers(1, 10**6),
+    num_seqs=st.integers(1, 10**4),
+)
+def test_blocks_never_outgrow_the_memory(
+    utilization: float, num_tokens: int, num_seqs: int
+) -> None:
+    """Any plan has a block and stays inside its budget; otherwise it is refused."""
+    try:
+        plan = _plan(
+            gpu_memory_utilization=utilization,
+            max_num_batched_tokens=num_tokens,
+            max_num_seqs=num_seqs,
+        )
+    except CapacityError:
+        return
+
+    assert plan.num_gpu_blocks >= 1
+    assert plan.num_gpu_blocks == blocks_in(plan.kv_cache_gib, plan.block_bytes)
+    used_gib = plan.kv_cache_gib + plan.weights_gib + plan.activation_gib
+    assert used_gib + plan.non_torch_gib <= utilization * H100.memory_gib + 1e-9
