@@ -41,6 +41,16 @@ class Outcome:
     kind: str = ""
     message: str = ""
 
+    @property
+    def reason(self) -> str:
+        """Why requests were left unfinished, in a few words."""
+        return {
+            Ending.COMPLETE: "",
+            Ending.STUCK: "nothing could progress",
+            Ending.DIED: f"the engine died: {self.kind}",
+            Ending.INTERRUPTED: "interrupted",
+        }[self.ending]
+
 
 class Observer(Protocol):
     """Who wants to know what happens in the loop."""
@@ -76,8 +86,8 @@ class Engine:
             scheduled before the tokens of the one before are in.
         can_repeat: Let batches repeat until there is something to decide. Without it each
             step is scheduled; the result is the same.
-        stuck_after: Calls in a row that run and dismiss nothing, with nothing left to
-            wait for, after which the run is given up.
+        stuck_after: Calls in a row that run and dismiss nothing after which the run is
+            given up, once there is nothing left to wait for.
         after_turn: Called after each turn.
     """
 
@@ -120,18 +130,15 @@ class Engine:
         return Outcome(Ending.STUCK if is_stuck else Ending.COMPLETE)
 
     def _turn(self) -> bool:
-        """Fill the pipeline, then take in the oldest batch; False when there is no more."""
+        """Fill the pipeline, then take in the oldest batch; False at the end."""
         while len(self._in_flight) < self._num_in_flight:
             self._admit()
-            if not self._has_work() or not self._schedule():
+            if not self._scheduler.has_unfinished or not self._schedule():
                 break
         if self._in_flight:
             self._take_in(self._in_flight.popleft())
             return True
         return self._wait_for_work()
-
-    def _has_work(self) -> bool:
-        return self._scheduler.has_unfinished
 
     def _admit(self) -> None:
         for request in self._source.pop_due(self._executor.now_ns):
@@ -145,10 +152,8 @@ class Engine:
         self._observer.scheduled(batch, now_ns)
         for request, _ in batch.dismissed:
             self._source.on_finished(request, now_ns)
-        if batch.scheduled or batch.dismissed:
-            self._num_blocked_calls = 0
-        elif self._source.next_ns() is None:
-            self._num_blocked_calls += 1
+        ran_or_ended = bool(batch.scheduled or batch.dismissed)
+        self._num_blocked_calls = 0 if ran_or_ended else self._num_blocked_calls + 1
         if batch.is_idle:
             return False
         max_steps = self._scheduler.max_repeat(batch) if self._can_repeat else 1
@@ -172,9 +177,9 @@ class Engine:
         """Let time pass to the next event; False if nothing will ever happen again."""
         is_blocked = self._scheduler.has_unfinished
         next_ns = self._source.next_ns()
-        if next_ns is None and not self._executor.has_transfers:
-            if not is_blocked or self._num_blocked_calls >= self._stuck_after:
-                return False
+        can_go_on = is_blocked and self._num_blocked_calls < self._stuck_after
+        if next_ns is None and not self._executor.has_transfers and not can_go_on:
+            return False
         ended = self._executor.idle_until(next_ns, is_blocked=is_blocked)
         self._scheduler.transfers_done(ended)
         return True

@@ -31,7 +31,7 @@ class Dismissal(StrEnum):
 
 
 REJECTIONS = {Dismissal.TOO_LONG_FOR_LIMIT, Dismissal.EXCEEDS_KV_CAPACITY}
-"""Dismissals that vLLM itself answers with an (empty) result; the others it dies of."""
+"""Dismissals of requests that never ran."""
 
 
 @dataclass(slots=True)
@@ -133,7 +133,6 @@ class CacheState:
         num_used_blocks: GPU blocks that sequences hold.
         num_used_tokens: Slots of those blocks that hold a token.
         num_cached_blocks: Free GPU blocks whose content could still be reused.
-        num_evictions: Cached blocks given up since the run began.
     """
 
     num_waiting: int
@@ -142,7 +141,6 @@ class CacheState:
     num_used_blocks: int
     num_used_tokens: int
     num_cached_blocks: int
-    num_evictions: int
 
 
 class Scheduler(Protocol):
@@ -180,5 +178,23 @@ class Scheduler(Protocol):
     def has_unfinished(self) -> bool:
         """Whether any request waits, runs or is swapped out."""
 
+    @property
+    def num_used_blocks(self) -> int:
+        """GPU blocks that sequences hold."""
+
+    @property
+    def num_evictions(self) -> int:
+        """Cached blocks given up since the run began."""
+
     def state(self) -> CacheState:
-        """Queues and pool as they are now."""
+        """Queues and pool as they are now; costs the length of the running queue."""
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless every block is free or owned, and counted right."""
+
+    def close(self) -> int:
+        """Take every block back at the end of a run, and check that all are free.
+
+        Returns:
+            Blocks that had been lost: held by no request that was still there.
+        """

@@ -505,10 +505,21 @@ class SchedulerV0:
     def transfers_done(self, transfers: Iterable[TransferId]) -> None:
         """Nothing: v0 copies in front of a step, never beside it."""
 
-    def state(self) -> CacheState:
-        """Queues and pool as they are now."""
+    @property
+    def num_used_blocks(self) -> int:
+        """GPU blocks that sequences hold."""
         manager = self.block_manager
-        num_used_blocks = manager.gpu_allocator.num_blocks - manager.num_free_gpu_blocks
+        return manager.gpu_allocator.num_blocks - manager.num_free_gpu_blocks
+
+    @property
+    def num_evictions(self) -> int:
+        """Cached GPU blocks given up since the run began."""
+        return self.block_manager.gpu_allocator.num_evictions
+
+    def state(self) -> CacheState:
+        """Queues and pool as they are now; costs the length of the running queue."""
+        manager = self.block_manager
+        num_used_blocks = self.num_used_blocks
         unfilled = {
             manager.block_tables[seq.seq_id].last: -seq.num_tokens % manager.block_size
             for member in self.running
@@ -521,8 +532,21 @@ class SchedulerV0:
             num_used_blocks=num_used_blocks,
             num_used_tokens=num_used_blocks * manager.block_size - sum(unfilled.values()),
             num_cached_blocks=manager.gpu_allocator.num_cached_blocks,
-            num_evictions=manager.gpu_allocator.num_evictions,
         )
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless every block is free or owned, and counted right."""
+        self.block_manager.check_invariants()
+
+    def close(self) -> int:
+        """Take every block back, check that all are free; how many had been lost."""
+        self.abort_all()
+        manager = self.block_manager
+        num_lost = manager.reclaim()
+        manager.check_invariants()
+        assert manager.num_free_gpu_blocks == manager.gpu_allocator.num_blocks
+        assert manager.num_free_cpu_blocks == manager.cpu_allocator.num_blocks
+        return num_lost
 
 
 def _num_uncut_tokens(seqs: list[Sequence]) -> int:

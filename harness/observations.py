@@ -1,0 +1,218 @@
+"""What a replay can tell its user beyond the numbers."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from harness.config import EngineConfig
+from harness.engine import Ending, Outcome
+from harness.recorder import Recorder
+from harness.schedulers.batch import Dismissal
+from harness.schedulers.scheduler_v0 import SchedulerV0
+from harness.workload import Workload
+from profiles.capacity import GIB
+from profiles.model import load_model
+from results.findings import Finding
+from results.record import RequestRecord
+
+_NAMED = 5
+
+
+class Observations:
+    """Gathers findings when a run has ended.
+
+    Attributes:
+        num_lost_blocks: Blocks that nobody held and nobody could use.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        config: EngineConfig,
+        recorder: Recorder,
+        outcome: Outcome,
+    ) -> None:
+        self.num_lost_blocks = 0
+        self._workload = workload
+        self._config = config
+        self._recorder = recorder
+        self._outcome = outcome
+        self._holders = ""
+
+    def note_holders(self, scheduler: SchedulerV0) -> None:
+        """Remember who holds blocks or waits, before a stuck run is cleared away."""
+        queues = ("running", scheduler.running), ("swapped out", scheduler.swapped)
+        parts = [
+            f"{len(queue)} {name} ({_named(m.request.request_id for m in queue)})"
+            for name, queue in (*queues, ("waiting", scheduler.waiting))
+            if queue
+        ]
+        num_free = scheduler.block_manager.num_free_gpu_blocks
+        parts.append(f"{num_free:,} of {self._config.num_gpu_blocks:,} GPU blocks free")
+        self._holders = ", ".join(parts)
+
+    def findings(self) -> list[Finding]:
+        """The findings, those that cost requests first."""
+        ending = self._outcome.ending
+        found = [self._died()] if ending is Ending.DIED else []
+        found += [self._stuck()] if ending is Ending.STUCK else []
+        by_reason: dict[str, list[RequestRecord]] = {}
+        for record in self._recorder.requests.values():
+            by_reason.setdefault(record.reason, []).append(record)
+        for reason in Dismissal:
+            if reason in by_reason:
+                found.append(self._dismissed(reason, by_reason[reason]))
+        found += self._cut_outputs() + self._lost_blocks()
+        found += [
+            Finding(code="configuration", severity="warning", message=note)
+            for note in self._config.notes
+        ]
+        return found
+
+    # -- the run as a whole ----------------------------------------------------------
+
+    def _died(self) -> Finding:
+        return Finding(
+            code="vllm-would-die",
+            severity="error",
+            message=f"vLLM's engine would end here: {self._outcome.message}",
+            advice="raise --max-num-batched-tokens, or do without chunked prefill for"
+            " requests with n > 1",
+        )
+
+    def _stuck(self) -> Finding:
+        return Finding(
+            code="no-progress",
+            severity="error",
+            message=f"nothing could progress: {self._holders}",
+            advice="give the pool more blocks, lower --watermark, or raise --max-num-seqs"
+            " above the largest n",
+        )
+
+    def _lost_blocks(self) -> list[Finding]:
+        if not self.num_lost_blocks:
+            return []
+        return [
+            Finding(
+                code="blocks-lost",
+                severity="warning",
+                message=f"{self.num_lost_blocks:,} blocks were lost to the pool by the"
+                " end, as vLLM's v0 loses them when a group can never be swapped in, or"
+                " when the last of several samples is recomputed",
+                advice="a larger pool, so that groups with n > 1 are not preempted",
+            )
+        ]
+
+    # -- requests --------------------------------------------------------------------
+
+    def _dismissed(self, reason: Dismissal, records: list[RequestRecord]) -> Finding:
+        ids = _named(record.request_id for record in records)
+        count = f"{len(records):,} request{'s' if len(records) > 1 else ''} ({ids})"
+        if reason is Dismissal.EXCEEDS_KV_CAPACITY:
+            return self._exceeds_capacity(count, records)
+        if reason is Dismissal.NO_CPU_BLOCKS:
+            return self._swap_space_short(count, records)
+        code, message, advice = _SENTENCES[reason]
+        severity = "warning" if reason is Dismissal.TOO_LONG_FOR_LIMIT else "error"
+        return Finding(
+            code=code,
+            severity="warning" if severity == "warning" else "error",
+            message=f"{count} {message}",
+            advice=advice.format(longest=max(r.num_prompt_tokens for r in records)),
+        )
+
+    def _exceeds_capacity(self, count: str, records: list[RequestRecord]) -> Finding:
+        config = self._config
+        longest = max(record.num_prompt_tokens for record in records)
+        needed = -(-longest // config.block_size) + int(
+            config.watermark * config.num_gpu_blocks
+        )
+        return Finding(
+            code="exceeds-kv-capacity",
+            severity="warning",
+            message=f"{count} never fit: the longest has {longest:,} tokens and needs"
+            f" {needed:,} blocks with the watermark, the pool has"
+            f" {config.num_gpu_blocks:,}",
+            advice="raise --gpu-memory-utilization or --tensor-parallel-size, or send"
+            " such requests elsewhere",
+        )
+
+    def _swap_space_short(self, count: str, records: list[RequestRecord]) -> Finding:
+        """Name the swap space that holds the largest group at its full length."""
+        config = self._config
+        block_size = config.block_size
+        num_blocks = 0
+        for record in records:
+            request = self._workload.request(record.request_id)
+            shared = request.num_prompt_tokens // block_size
+            private = sum(
+                -(-(request.num_prompt_tokens + n) // block_size) - shared
+                for _, n in request.outputs
+            )
+            num_blocks = max(num_blocks, shared + private)
+        block_bytes = load_model(config.model).block_bytes(
+            block_size, config.tensor_parallel_size
+        )
+        gib = -(-num_blocks * block_bytes // GIB)
+        return Finding(
+            code="swap-space-short",
+            severity="error",
+            message=f"{count} had to make room and the {config.num_cpu_blocks:,} CPU"
+            f" blocks had none for them; vLLM's engine ends there. The largest needs"
+            f" {num_blocks:,} blocks, {num_blocks * block_bytes / GIB:.1f} GiB",
+            advice=f"--swap-space {max(gib, int(config.swap_space) + 1)}",
+        )
+
+    def _cut_outputs(self) -> list[Finding]:
+        limit = self._config.max_model_len
+        lengths = self._workload.output_tokens
+        num_cut = sum(
+            record.num_output_tokens < int(lengths[record.request_id])
+            for record in self._recorder.requests.values()
+            if record.max_sample_tokens
+        )
+        if not num_cut:
+            return []
+        return [
+            Finding(
+                code="outputs-cut",
+                severity="info",
+                message=f"{num_cut:,} requests reached max_model_len ({limit:,} tokens)"
+                " before all their output",
+                advice="raise --max-model-len if the model allows it",
+            )
+        ]
+
+
+_SENTENCES = {
+    Dismissal.TOO_LONG_FOR_LIMIT: (
+        "prompt-too-long",
+        "have prompts longer than max_model_len or max_num_batched_tokens allow",
+        "the longest has {longest:,} tokens; raise --max-model-len and"
+        " --max-num-batched-tokens, or use --enable-chunked-prefill",
+    ),
+    Dismissal.SWAP_IN_NEVER: (
+        "swap-in-never",
+        "were swapped out and are too large ever to come back; vLLM ends them without"
+        " a result",
+        "a larger pool, or a smaller n",
+    ),
+    Dismissal.RECOMPUTE_SEVERAL: (
+        "recompute-several",
+        "had several samples running when they were to be recomputed; vLLM's engine ends"
+        " there",
+        "leave --preemption-mode out, so that groups with n > 1 are swapped",
+    ),
+    Dismissal.RECOMPUTE_FIRST: (
+        "recompute-first-sample",
+        "were to recompute their first sample after others had finished; vLLM's engine"
+        " ends there",
+        "--preemption-mode swap",
+    ),
+}
+
+
+def _named(request_ids: Iterable[int]) -> str:
+    """The first few ids, and how many more there are."""
+    counted = sorted(Counter(request_ids))
+    text = ", ".join(f"#{number}" for number in counted[:_NAMED])
+    return text if len(counted) <= _NAMED else f"{text}, … {len(counted) - _NAMED} more"

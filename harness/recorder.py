@@ -1,0 +1,159 @@
+"""From what happens in the loop to the records of a run."""
+
+from collections import Counter, deque
+
+from harness.executors.executor import Execution
+from harness.request import Request
+from harness.schedulers.batch import REJECTIONS, Batch, CacheState, Scheduled, Scheduler
+from results.record import RequestRecord, RequestStatus, StepRecord
+
+
+class Recorder:
+    """Observes an engine and keeps one record a request and one a stretch of steps.
+
+    Attributes:
+        requests: Records in arrival order, by request id.
+        steps: Records in time order.
+        num_done: Requests that have left, however they left.
+
+    Args:
+        scheduler: Whose queues and blocks are recorded.
+        max_model_len: Where outputs are cut.
+    """
+
+    def __init__(self, scheduler: Scheduler, max_model_len: int) -> None:
+        self.requests: dict[int, RequestRecord] = {}
+        self.steps: list[StepRecord] = []
+        self.num_done = 0
+        self._scheduler = scheduler
+        self._max_model_len = max_model_len
+        self._recomputed: set[int] = set()
+        self._last_token_ns: dict[int, int] = {}
+        self._states: deque[CacheState] = deque()
+        self._used_blocks_end: int | None = None
+        self._num_evictions = 0
+
+    # -- the engine's calls ----------------------------------------------------------
+
+    def arrived(self, request: Request) -> None:
+        """Begin a request's record."""
+        self.requests[request.request_id] = RequestRecord(
+            request_id=request.request_id,
+            arrival_ns=request.arrival_ns,
+            num_prompt_tokens=request.num_prompt_tokens,
+            n=request.n,
+        )
+
+    def scheduled(self, batch: Batch, now_ns: int) -> None:
+        """Note admissions, preemptions and dismissals; keep the state for the step."""
+        for entry in batch.scheduled:
+            if entry.is_prefill:
+                self._prefill(entry, now_ns)
+        for request in batch.preempted_recompute + batch.preempted_swap:
+            self.requests[request.request_id].num_preemptions += 1
+        self._recomputed.update(r.request_id for r in batch.preempted_recompute)
+        for request, reason in batch.dismissed:
+            is_rejected = reason in REJECTIONS
+            status = RequestStatus.REJECTED if is_rejected else RequestStatus.ABORTED
+            self._leave(request, now_ns, status, reason)
+        if not batch.is_idle:
+            self._states.append(self._scheduler.state())
+
+    def repeated(self, batch: Batch, num_steps: int) -> None:
+        """Note how many blocks the stretch has come to hold."""
+        self._used_blocks_end = self._scheduler.num_used_blocks
+
+    def committed(self, batch: Batch, execution: Execution, done: list[Request]) -> None:
+        """Record the stretch, then the tokens it brought and who finished."""
+        state = self._states.popleft()
+        gaps = self._take_tokens(batch, execution)
+        self.steps.append(self._step_record(batch, execution, state, gaps))
+        for request in done:
+            self._leave(request, execution.end_ns, RequestStatus.FINISHED, "")
+
+    def give_up(self, requests: list[Request], now_ns: int, reason: str) -> None:
+        """Note requests that were still unfinished when the run ended."""
+        for request in requests:
+            self._leave(request, now_ns, RequestStatus.FAILED, reason)
+
+    # -- requests --------------------------------------------------------------------
+
+    def _prefill(self, entry: Scheduled, now_ns: int) -> None:
+        record = self.requests[entry.request.request_id]
+        if record.first_scheduled_ns is None:
+            record.first_scheduled_ns = now_ns
+            record.num_cached_tokens = entry.num_cached_tokens
+        elif record.request_id in self._recomputed:
+            record.num_recompute_cached_tokens += entry.num_cached_tokens
+            record.num_recomputed_tokens += entry.num_tokens - entry.num_cached_tokens
+            if entry.samples:
+                self._recomputed.discard(record.request_id)
+
+    def _leave(
+        self, request: Request, now_ns: int, status: RequestStatus, reason: str
+    ) -> None:
+        record = self.requests[request.request_id]
+        record.finished_ns = now_ns
+        record.status = status
+        record.reason = reason
+        if status is RequestStatus.FINISHED:
+            room = self._max_model_len - request.num_prompt_tokens
+            lengths = [max(1, min(n, room)) for _, n in request.outputs]
+            record.num_output_tokens = sum(lengths)
+            record.max_sample_tokens = max(lengths)
+        self._last_token_ns.pop(request.request_id, None)
+        self.num_done += 1
+
+    # -- steps -----------------------------------------------------------------------
+
+    def _take_tokens(self, batch: Batch, execution: Execution) -> Counter[int]:
+        """Note when tokens came; the gaps that ended with the first step."""
+        gaps: Counter[int] = Counter()
+        last_token_ns, first_end_ns = self._last_token_ns, execution.first_step_end_ns
+        for entry in batch.scheduled:
+            if not entry.samples:
+                continue
+            request_id = entry.request.request_id
+            before_ns = last_token_ns.get(request_id)
+            last_token_ns[request_id] = execution.end_ns
+            if before_ns is not None:
+                gaps[first_end_ns - before_ns] += entry.num_seqs
+            elif self.requests[request_id].first_token_ns is None:
+                self.requests[request_id].first_token_ns = first_end_ns
+        return gaps
+
+    def _step_record(
+        self, batch: Batch, execution: Execution, state: CacheState, gaps: Counter[int]
+    ) -> StepRecord:
+        num_used_end, self._used_blocks_end = self._used_blocks_end, None
+        num_evictions = self._scheduler.num_evictions
+        num_evicted = num_evictions - self._num_evictions
+        self._num_evictions = num_evictions
+        shape = batch.shape
+        return StepRecord(
+            start_ns=execution.start_ns,
+            end_ns=execution.end_ns,
+            num_steps=execution.num_steps,
+            first_step_ns=execution.first_step_end_ns - execution.start_ns,
+            last_step_ns=execution.end_ns - execution.last_step_start_ns,
+            num_prefill_tokens=shape.num_prefill_tokens,
+            num_cached_tokens=sum(e.num_cached_tokens for e in batch.scheduled),
+            num_prefill_seqs=shape.num_prefill_seqs,
+            num_decode_seqs=shape.num_decode_seqs,
+            num_context_tokens=shape.num_context_tokens,
+            num_running=state.num_running,
+            num_waiting=state.num_waiting,
+            num_swapped=state.num_swapped,
+            num_used_blocks=state.num_used_blocks,
+            num_used_blocks_end=num_used_end or state.num_used_blocks,
+            num_used_tokens=state.num_used_tokens,
+            num_cached_blocks=state.num_cached_blocks,
+            num_preempted_recompute=len(batch.preempted_recompute),
+            num_preempted_swap=len(batch.preempted_swap),
+            num_swap_in_blocks=len(batch.swap_in),
+            num_swap_out_blocks=len(batch.swap_out),
+            num_copy_on_write=len(batch.copy_on_write),
+            num_evictions=num_evicted,
+            gap_ns=list(gaps),
+            gap_count=list(gaps.values()),
+        )
