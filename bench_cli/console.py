@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -42,6 +43,10 @@ class Screen:
     def line(self, content: str = "", style: str = "") -> None:
         """Print one line, wrapped where the terminal is narrow."""
         self.console.print(self.text(content, style))
+
+    def aside(self, content: str) -> None:
+        """Print a paragraph that explains, indented and dim."""
+        self.console.print(Padding(self.text(content, "dim"), (0, 0, 0, 2), expand=False))
 
     def spread(self, left: str, right: str) -> None:
         """Print one line with something at its right end."""
@@ -90,7 +95,7 @@ def print_run(screen: Screen, document: Document, usage: Sequence[float]) -> Non
     screen.spread(_trace_line(document), document["source"])
     screen.line(_config_line(document["config"]))
     for note in (*document["trace"]["notes"], *document["config"].get("notes", ())):
-        screen.line(f"  {note}", "dim")
+        screen.aside(note)
     screen.line()
     screen.facts(
         [
@@ -98,7 +103,7 @@ def print_run(screen: Screen, document: Document, usage: Sequence[float]) -> Non
             ("KV cache", _kv_cache(document["kv_cache"], usage)),
             ("pressure", _pressure(document["counts"])),
             ("prefix", _prefix(document["prefix_cache"])),
-            ("latency", _latency(document["latency_s"])),
+            ("latency", _latency(document["latency_s"], screen.console.width)),
             ("throughput", _throughput(document)),
         ]
     )
@@ -114,15 +119,20 @@ def print_findings(screen: Screen, findings: Sequence[dict[str, str]]) -> None:
         screen.line(f"{sign} {finding['message']}{advice}", style)
 
 
+def _plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def _trace_line(document: Document) -> str:
     trace = document["trace"]
     skipped = trace["num_skipped"]
     return join(
         trace["name"],
         trace["format"],
-        f"{trace['num_requests']:,} requests over {format_duration(trace['duration_s'])}",
+        f"{_plural(trace['num_requests'], 'request')}"
+        f" over {format_duration(trace['duration_s'])}",
         "generated" if trace.get("is_generated") else "",
-        f"{skipped:,} bad rows skipped" if skipped else "",
+        f"{_plural(skipped, 'bad row')} skipped" if skipped else "",
         "" if trace["has_sharing"] else "does not say which prompts begin alike",
     )
 
@@ -172,8 +182,7 @@ def _pressure(counts: Document) -> str:
     out, back = counts["swap_out_blocks"], counts["swap_in_blocks"]
     moved = f"{format_count(out)} blocks out, {format_count(back)} in"
     return join(
-        f"{total:,} preemption{'s' if total > 1 else ''}:"
-        f" {recomputed} recomputed, {swapped} swapped",
+        f"{_plural(total, 'preemption')}: {recomputed} recomputed, {swapped} swapped",
         moved if out or back else "",
         copies,
     )
@@ -189,13 +198,15 @@ def _prefix(prefix: Document) -> str:
     )
 
 
-def _latency(latency: Document) -> str:
-    metrics = ("ttft", "tpot", "e2e")
+def _latency(latency: Document, width: int) -> str:
     parts = []
-    for metric in metrics:
+    for metric in ("ttft", "tpot", "e2e"):
         values = (format_duration(latency[metric][p]) for p in ("p50", "p90", "p99"))
-        parts.append(f"{metric.upper()} {'  '.join(values)}")
-    return "      ".join(parts) + "     (p50 p90 p99)"
+        parts.append(f"{metric.upper():<4} {'  '.join(values)}")
+    line = "     ".join(parts)
+    if len(line) > width - 30:  # the label and what the figures are
+        line = "\n".join(parts)
+    return f"{line}   (p50 p90 p99)"
 
 
 def _throughput(document: Document) -> str:

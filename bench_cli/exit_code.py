@@ -23,7 +23,6 @@ EXPECTED_ERRORS = {
     "harness.errors.TraceError": ExitCode.BAD_TRACE,
     "harness.errors.ConfigError": ExitCode.IMPOSSIBLE,
     "harness.errors.UsageError": ExitCode.USAGE,
-    "harness.errors.SettingError": ExitCode.USAGE,
     "harness.errors.EngineError": ExitCode.ENGINE_FAILED,
     "profiles.errors.CapacityError": ExitCode.IMPOSSIBLE,
     "profiles.errors.ProfileError": ExitCode.USAGE,

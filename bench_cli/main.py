@@ -12,7 +12,10 @@ from bench_cli.commands.verify import verify
 from bench_cli.exit_code import ExitCode, exit_code_of
 
 app = typer.Typer(
-    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,  # the rich help cuts long flags short
 )
 app.command()(run)
 app.command()(verify)
@@ -71,11 +74,10 @@ def _report(error: Exception) -> int:
 
 def _report_usage(error: Exception) -> int:
     # The command line's own errors; their class is not public in every Typer.
-    message = error.format_message()  # type: ignore[attr-defined]
-    if not message:  # no arguments at all: the help is the message
+    if type(error).__name__.startswith("NoArgsIsHelp"):  # the message is the help
         error.show()  # type: ignore[attr-defined]
         return ExitCode.USAGE
-    _print_error(message)
+    _print_error(error.format_message())  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     if context is not None:
         print(f"  {context.command_path} --help lists the options", file=sys.stderr)

@@ -112,7 +112,7 @@ def format_duration(seconds: float | None) -> str:
     """``312 ms``, ``1.9 s``, ``58 min 57 s``; ``n/a`` for None."""
     if seconds is None:
         return "n/a"
-    if seconds < 1:
+    if seconds < 0.9995:
         return _format_short(seconds)
     if round(seconds) < 60:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
@@ -125,7 +125,7 @@ def format_duration(seconds: float | None) -> str:
 def _format_short(seconds: float) -> str:
     if seconds == 0:
         return "0 s"
-    if seconds < 1e-3:
+    if seconds < 0.9995e-3:
         return f"{seconds * 1e6:.0f} us"
     return f"{seconds * 1e3:.1f} ms" if seconds < 9.95e-3 else f"{seconds * 1e3:.0f} ms"
 

@@ -46,11 +46,11 @@ def _render_csv(headers: Sequence[str], rows: Sequence[Row]) -> str:
 
 
 def flatten(document: dict[str, Any], prefix: str = "") -> list[Row]:
-    """Rows ``(key, value)`` of nested dictionaries, keys joined by dots."""
+    """Rows ``(key, value)`` of nested dictionaries, dots joining keys; no lists."""
     rows: list[Row] = []
     for key, value in document.items():
         if isinstance(value, dict):
             rows += flatten(value, f"{prefix}{key}.")
-        else:
+        elif not isinstance(value, list):
             rows.append((f"{prefix}{key}", value))
     return rows

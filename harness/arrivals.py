@@ -15,14 +15,6 @@ from harness.workload import Workload
 class ArrivalSource(Protocol):
     """Hands out the requests of a workload as their time comes."""
 
-    @property
-    def num_total(self) -> int:
-        """Requests there are in all."""
-
-    @property
-    def num_left(self) -> int:
-        """Requests not handed out yet."""
-
     def next_ns(self) -> int | None:
         """When the next request arrives; None if nothing will, or not before an end."""
 

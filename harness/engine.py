@@ -88,6 +88,9 @@ class Engine:
             step is scheduled; the result is the same.
         stuck_after: Calls in a row that run and dismiss nothing after which the run is
             given up, once there is nothing left to wait for.
+        barren_after: Calls in a row that sample no token and dismiss nobody after which
+            the run is given up too: requests then only preempt each other. ``None``
+            waits for ever.
         after_turn: Called after each turn.
     """
 
@@ -101,6 +104,7 @@ class Engine:
         num_in_flight: int = 1,
         can_repeat: bool = True,
         stuck_after: int = 1,
+        barren_after: int | None = None,
         after_turn: Callable[[], None] | None = None,
     ) -> None:
         self._source = source
@@ -112,9 +116,11 @@ class Engine:
         # how often that one repeated is not known yet.
         self._can_repeat = can_repeat and num_in_flight == 1
         self._stuck_after = stuck_after
+        self._barren_after = barren_after
         self._after_turn = after_turn
         self._in_flight: deque[_InFlight] = deque()
         self._num_blocked_calls = 0
+        self._num_barren_calls = 0
 
     def run(self) -> Outcome:
         """Run until every request has left, or nothing can go on."""
@@ -131,6 +137,8 @@ class Engine:
 
     def _turn(self) -> bool:
         """Fill the pipeline, then take in the oldest batch; False at the end."""
+        if self._barren_after is not None and self._num_barren_calls > self._barren_after:
+            return False
         while len(self._in_flight) < self._num_in_flight:
             self._admit()
             if not self._scheduler.has_unfinished or not self._schedule():
@@ -142,6 +150,7 @@ class Engine:
 
     def _admit(self) -> None:
         for request in self._source.pop_due(self._executor.now_ns):
+            self._num_barren_calls = 0
             self._scheduler.add(request)
             self._observer.arrived(request)
 
@@ -152,14 +161,21 @@ class Engine:
         self._observer.scheduled(batch, now_ns)
         for request, _ in batch.dismissed:
             self._source.on_finished(request, now_ns)
-        ran_or_ended = bool(batch.scheduled or batch.dismissed)
-        self._num_blocked_calls = 0 if ran_or_ended else self._num_blocked_calls + 1
+        self._count_fruitless(batch)
         if batch.is_idle:
             return False
         max_steps = self._scheduler.max_repeat(batch) if self._can_repeat else 1
         handle = self._executor.submit(batch, max_steps, self._source.next_ns())
         self._in_flight.append(_InFlight(batch, handle))
         return True
+
+    def _count_fruitless(self, batch: Batch) -> None:
+        self._num_blocked_calls += 1
+        self._num_barren_calls += 1
+        if batch.scheduled or batch.dismissed:
+            self._num_blocked_calls = 0
+        if batch.dismissed or any(entry.samples for entry in batch.scheduled):
+            self._num_barren_calls = 0
 
     def _take_in(self, flight: _InFlight) -> None:
         """Wait for a batch, then hand in its growth, its tokens and ended transfers."""

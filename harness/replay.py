@@ -70,7 +70,14 @@ def replay(
     executor = build_executor(config)
     after_turn = _after_turn(scheduler, recorder, len(workload), check, on_progress)
     started = time.perf_counter()
-    engine = Engine(source, scheduler, executor, recorder, after_turn=after_turn)
+    engine = Engine(
+        source,
+        scheduler,
+        executor,
+        recorder,
+        barren_after=_max_barren_calls(config),
+        after_turn=after_turn,
+    )
     outcome = engine.run()
     observations = Observations(workload, config, recorder, outcome)
     if outcome.ending is Ending.STUCK:
@@ -118,6 +125,16 @@ def build_executor(config: EngineConfig) -> Executor:
             block_size=config.block_size,
         )
     )
+
+
+def _max_barren_calls(config: EngineConfig) -> int:
+    """More calls than any run needs that still gets somewhere.
+
+    Without a decode the oldest prefill gets the whole budget of a step, and samples when
+    it is through.
+    """
+    steps_per_prefill = -(-config.max_model_len // config.max_num_batched_tokens)
+    return 64 + 4 * steps_per_prefill
 
 
 def _after_turn(

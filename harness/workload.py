@@ -279,7 +279,8 @@ def draw_arrivals_ns(
         times = np.concatenate(([0.0], np.cumsum(gaps)))
     if times[-1] > 9e18:
         raise UsageError(f"request rate is {request_rate}, too small to ever finish")
-    return np.rint(times).astype(np.int64)
+    arrival_ns: IntArray = np.rint(times).astype(np.int64)
+    return arrival_ns
 
 
 def _roots(parent: IntArray) -> IntArray:

@@ -44,8 +44,8 @@ def load_run(folder: Path) -> StoredRun:
 
 
 def _read_frame(path: Path) -> "pd.DataFrame":
-    import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     try:
         frame: pd.DataFrame = pq.read_table(path).to_pandas()

@@ -7,7 +7,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
 
 
 def record_schema(record_type: type[Any]) -> "pa.Schema":
@@ -39,7 +39,7 @@ def write_records(path: Path, record_type: type[Any], records: Sequence[Any]) ->
         OSError: The file cannot be written.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq
 
     schema = record_schema(record_type)
     columns = [

@@ -81,7 +81,7 @@ def run(
     check: options.Check = False,
     table: options.Table = TableStyle.RICH,
 ) -> None:
-    """Replay TRACE through the block manager and show how full the KV cache got."""
+    """Replay TRACE and show how full the KV cache got."""
     from bench_cli.quantity import parse_slo
     from harness.config import resolve_config  # brings numpy, which help does not need
 

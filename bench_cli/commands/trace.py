@@ -58,9 +58,9 @@ def generate(
     range_ratio: Annotated[
         float,
         typer.Option(
-            help="Lengths are whole numbers, uniform in [L*(1-r), L*(1+r)], r below 1:"
-            " the definition of 'vllm bench serve' since --random-range-ratio is 0 by"
-            " default."
+            help="Lengths are uniform whole numbers in [L*(1-r), L*(1+r)], r from 0 to"
+            " below 1: the definition of 'vllm bench serve' since April 2025 (vLLM"
+            " #16126)."
         ),
     ] = 0.0,
     request_rate: Annotated[

@@ -3,14 +3,14 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bench_cli.exit_code import ExitCode
 
 if TYPE_CHECKING:
-    from harness.verify import VerifyResult
+    from harness.verify.golden import VerifyResult
 
 
 def verify(
@@ -28,8 +28,8 @@ def verify(
         bool, typer.Option("--json", help="One JSON document on stdout.")
     ] = False,
 ) -> None:
-    """Replay a scenario and compare every decision with the recorded rows."""
-    from harness.verify import verify_scenario  # brings numpy, not needed for help
+    """Replay a scenario and compare it with recorded rows."""
+    from harness.verify.golden import verify_scenario  # heavy; waits until needed
 
     result = verify_scenario(scenario, rows)
     if as_json:
@@ -50,29 +50,13 @@ def print_result(result: "VerifyResult") -> None:
         return
     divergence = result.first_divergence or {}
     screen.line(
-        f"row of step {divergence.get('step')} differs after {result.steps:,} identical"
-        f" steps     ({result.against})"
+        f"step {divergence['step']} differs ({divergence['stepping']}),"
+        f" after {result.steps:,} rows compared with {result.against}"
     )
-    screen.table(("key", "ours", "recorded"), differing_keys(divergence))
-
-
-def differing_keys(divergence: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Rows ``(key, ours, recorded)`` of the keys whose values differ.
-
-    Args:
-        divergence: ``ours`` and ``recorded`` rows; None where that side has none.
-    """
-    ours, recorded = divergence.get("ours"), divergence.get("recorded")
-    if ours is None or recorded is None:
-        return [("(row)", _shown(ours), _shown(recorded))]
-    keys = [key for key in recorded if ours.get(key, _ABSENT) != recorded[key]]
-    return [(key, _shown(ours.get(key, _ABSENT)), _shown(recorded[key])) for key in keys]
-
-
-_ABSENT = object()
-
-
-def _shown(value: Any) -> str:
-    if value is None or value is _ABSENT:
-        return "(none)"
-    return json.dumps(value)
+    screen.table(
+        ("key", "ours", "recorded"),
+        [
+            (d["key"], json.dumps(d["ours"]), json.dumps(d["recorded"]))
+            for d in divergence["differences"]
+        ],
+    )

@@ -87,16 +87,15 @@ class _SeenContent:
         return matched
 
     def _walk(self, node: int, runs: Sequence[Run]) -> tuple[int, int]:
-        matched, is_known = 0, True
+        matched = 0
         for segment, length in runs:
+            # Nothing is covered after a node that this walk has just added.
             covered = self._covered.get((node, segment), 0)
-            if is_known:
-                matched += min(covered, length)
+            matched += min(covered, length)
             if covered < length:
                 self._covered[node, segment] = length
-            num_nodes = len(self._child)
-            node = self._child.setdefault((node, segment, length), num_nodes)
-            is_known = is_known and node < num_nodes
+            key = (node, segment, length)
+            node = self._child.setdefault(key, len(self._child))
         return matched, node
 
 

@@ -125,7 +125,7 @@ def _unpacked(stream: io.BufferedReader) -> io.BufferedReader:
         return io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=stream)))
     if magic == b"\x28\xb5\x2f\xfd":
         # Imported here: nothing else in a load needs it.
-        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow as pa
 
         unpacked = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
         return io.BufferedReader(cast(io.RawIOBase, unpacked))

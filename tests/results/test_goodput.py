@@ -7,6 +7,8 @@ import pytest
 from results.goodput import Slo, count_good
 from results.record import RequestRecord, RequestStatus
 
+MakeRequest = Callable[..., RequestRecord]
+
 
 @pytest.mark.parametrize(
     ("slo", "good"),
@@ -21,7 +23,6 @@ from results.record import RequestRecord, RequestStatus
     ],
 )
 
-MakeRequest = Callable[..., RequestRecord]
 def test_a_request_is_good_within_all_limits(
     make_request: MakeRequest, slo: Slo, good: int
 ) -> None:

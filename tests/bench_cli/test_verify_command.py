@@ -1,0 +1,175 @@
+"""Tests for ``blockbench verify``."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench_cli.main import main
+from harness.verify import golden
+from harness.verify.golden import VerifyResult
+
+SAME = VerifyResult(
+    identical=True, steps=1234, first_divergence=None, against="a.rows.jsonl"
+)
+OTHER = VerifyResult(
+    identical=False,
+    steps=7,
+    first_divergence={
+        "step": 9,
+        "stepping": "repeated steps",
+        "differences": [{"key": "free_gpu", "ours": 3, "recorded": 4}],
+    },
+    against="a.rows.jsonl",
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """Return the flags that name two files."""
+    scenario, rows = tmp_path / "a.scenario.json", tmp_path / "a.rows.jsonl"
+    scenario.write_text("{}")
+    rows.write_text("")
+    return ["--scenario", str(scenario), "--rows", str(rows)]
+
+
+def call(
+    monkeypatch: pytest.MonkeyPatch, result: VerifyResult, *args: str
+) -> int | str | None:
+    """Run verify with a comparison that has this result; return the exit code."""
+
+    def verify_scenario(*_: Any) -> VerifyResult:
+        return result
+
+    monkeypatch.setattr(golden, "verify_scenario", verify_scenario)
+    monkeypatch.setattr(sys, "argv", ["blockbench", "verify", *args])
+    with pytest.raises(SystemExit) as raised:
+        main()
+    return raised.value.code
+
+
+def test_identical_rows_exit_0(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    files: list[str],
+) -> None:
+    """Agreement is one line with the number of steps."""
+    assert call(monkeypatch, SAME, *files) == 0
+    assert capsys.readouterr().out.startswith("identical over 1,234 steps")
+
+
+def test_divergence_shows_both_sides(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    files: list[str],
+) -> None:
+    """The first differing row is shown, ours beside theirs, and the code is 6."""
+    assert call(monkeypatch, OTHER, *files) == 6
+
+    lines = capsys.readouterr().out.splitlines()
+    assert "step 9 differs" in lines[0]
+    (row,) = [line.split() for line in lines if "free_gpu" in line]
+    assert row[1::2] == ["free_gpu", "3", "4"]
+
+
+@pytest.mark.parametrize(("result", "code"), [(SAME, 0), (OTHER, 6)])
+def test_json_document_has_its_keys(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    files: list[str],
+    result: VerifyResult,
+    code: int,
+) -> None:
+    """With --json, stdout holds one document and nothing else."""
+    assert call(monkeypatch, result, *files, "--json") == code
+
+    document = json.loads(capsys.readouterr().out)
+    assert set(document) == {"identical", "steps", "first_divergence", "against"}
+    assert document["identical"] is result.identical
+
+
+def test_a_missing_file_is_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    files: list[str],
+) -> None:
+    """A file that is not there is named, with code 2."""
+    files[1] += ".gone"
+
+    assert call(monkeypatch, SAME, *files) == 2
+    assert "a.scenario.json.gone" in capsys.readouterr().err.replace("\n", "")
+
+
+CONFIG = {
+    "block_size": 4,
+    "num_gpu_blocks": 40,
+    "num_cpu_blocks": 20,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 512,
+    "max_model_len": 512,
+    "watermark": 0.01,
+    "enable_prefix_caching": False,
+    "preemption_mode": None,
+    "chunked_prefill": False,
+}
+SCENARIO = {
+    "name": "s",
+    "policy": "v0",
+    "config": CONFIG,
+    "segments": ["s0", "o0.0", "o0.1", "o1.0"],
+    "requests": [
+        {"id": 0, "step": 0, "prompt": [[0, 20]], "output_tokens": [9, 5]},
+        {"id": 1, "step": 3, "prompt": [[0, 40]], "output_tokens": [6]},
+    ],
+}
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """Return the rows of a small scenario, which lies beside them."""
+    scenario, rows = tmp_path / "s.scenario.json", tmp_path / "s.rows.jsonl"
+    scenario.write_text(json.dumps(SCENARIO))
+    recorded = golden.replay_rows(golden.read_scenario(scenario), can_repeat=False)
+    rows.write_text("".join(json.dumps(row) + "\n" for row in recorded))
+    return rows
+
+
+def verify(rows: Path) -> subprocess.CompletedProcess[str]:
+    """Run the installed script on a recording."""
+    script = Path(sys.executable).with_name("blockbench")
+    scenario = rows.with_name("s.scenario.json")
+    command = [script, "verify", "--scenario", scenario, "--rows", rows]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_a_recording_agrees_with_itself(recording: Path) -> None:
+    """The same decisions again are identical over all steps."""
+    done = verify(recording)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("identical over ")
+
+
+@pytest.mark.parametrize("key", ["free_gpu", "tables", "decode"])
+def test_one_changed_number_is_found(recording: Path, key: str) -> None:
+    """A single planted change in the middle of the rows is named, with code 6."""
+    rows = [json.loads(line) for line in recording.read_text().splitlines()]
+    (position, *_) = [i for i, row in enumerate(rows) if i > 3 and row[key]]
+    rows[position][key] = plant(rows[position][key])
+    recording.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    done = verify(recording)
+
+    assert done.returncode == 6
+    assert f"step {rows[position]['step']} differs" in done.stdout
+    assert key in done.stdout
+
+
+def plant(value: Any) -> Any:
+    """The value with its first number raised by one."""
+    if isinstance(value, list):
+        return [plant(value[0]), *value[1:]]
+    return value + 1

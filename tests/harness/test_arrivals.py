@@ -1,0 +1,218 @@
+"""Tests for :mod:`harness.arrivals`."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.arrivals import ArrivalSource, MaxConcurrency, OpenLoop
+from harness.errors import UsageError
+from harness.request import Request
+from harness.workload import Workload
+
+
+def _workload(
+    times: Sequence[int],
+    parent: Sequence[int] | None = None,
+    delay_ns: Sequence[int] | None = None,
+) -> Workload:
+    requests = [
+        Request(
+            request_id=i,
+            arrival_ns=time,
+            prompt=((i, 3),),
+            num_prompt_tokens=3,
+            outputs=((100 + i, 1),),
+        )
+        for i, time in enumerate(times)
+    ]
+    return Workload.from_requests(requests, parent=parent, delay_ns=delay_ns)
+
+
+def _ids(requests: list[Request]) -> list[int]:
+    return [request.request_id for request in requests]
+
+
+def _drain(
+    source: ArrivalSource, service_ns: Sequence[int], step_ns: int
+) -> tuple[list[Request], dict[int, int]]:
+    """Serve every request for its time; look at the source once a step only."""
+    now, running, sent = 0, dict[int, int](), list[Request]()
+    ends = dict[int, int]()
+    while source.num_left or running:
+        for request_id in sorted(running, key=lambda i: (running[i], i)):
+            if running[request_id] <= now:
+                ends[request_id] = running.pop(request_id)
+                source.on_finished(sent[_ids(sent).index(request_id)], now)
+        for request in source.pop_due(now):
+            sent.append(request)
+            running[request.request_id] = now + service_ns[request.request_id]
+        now += step_ns
+    return sent, ends
+
+
+CASES = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(-1, 5), st.integers(0, 9)),
+    min_size=1,
+    max_size=15,
+)
+
+
+def _of_case(case: list[tuple[int, int, int]]) -> Workload:
+    times = sorted(time for time, _, _ in case)
+    parent = [min(p, i - 1) for i, (_, p, _) in enumerate(case)]
+    return _workload(times, parent, [delay for _, _, delay in case])
+
+
+@given(CASES, st.sampled_from([None, 1, 2, 4]), st.integers(1, 7))
+def test_everything_arrives_once(
+    case: list[tuple[int, int, int]], limit: int | None, step_ns: int
+) -> None:
+    """Each request is handed out exactly once, at or after its arrival."""
+    workload = _of_case(case)
+    open_loop = OpenLoop(workload)
+    source = open_loop if limit is None else MaxConcurrency(open_loop, limit)
+
+    sent, _ = _drain(source, [3] * len(case), step_ns)
+
+    assert sorted(_ids(sent)) == list(range(len(case)))
+    assert source.num_left == 0
+    assert source.next_ns() is None
+
+
+@given(CASES, st.integers(1, 7))
+def test_turn_waits_for_the_turn_before(
+    case: list[tuple[int, int, int]], step_ns: int
+) -> None:
+    """A turn arrives its delay after the turn before has left, others at their time."""
+    workload = _of_case(case)
+    sent, left = list[Request](), dict[int, int]()
+    source = OpenLoop(workload)
+    for now in range(0, 10_000, step_ns):
+        for request in source.pop_due(now):
+            sent.append(request)
+            left[request.request_id] = now
+            source.on_finished(request, now)
+
+    for request in sent:
+        before = int(workload.parent[request.request_id])
+        delay = int(workload.delay_ns[request.request_id])
+        expected = left[before] + delay if before >= 0 else None
+        assert request.arrival_ns == (
+            expected if before >= 0 else workload.arrival_ns[request.request_id]
+        )
+
+
+@given(CASES, st.integers(1, 30))
+def test_due_requests_come_in_order(case: list[tuple[int, int, int]], now: int) -> None:
+    """What is due comes by arrival time, then request id, and none of it is late."""
+    source = OpenLoop(_of_case(case))
+    due = source.pop_due(now)
+
+    keys = [(request.arrival_ns, request.request_id) for request in due]
+
+    assert keys == sorted(keys)
+    assert all(time <= now for time, _ in keys)
+    following = source.next_ns()
+    assert following is None or following > now
+
+
+def test_released_turns_and_others_are_merged_by_time() -> None:
+    """A released turn comes between what arrives before and after it; ties by id."""
+    source = OpenLoop(
+        _workload([0, 5, 10, 15, 20], parent=[-1, 0, -1, 0, -1], delay_ns=[0, 9, 0, 8, 0])
+    )
+    (first,) = source.pop_due(0)
+    source.on_finished(first, 2)
+
+    assert source.next_ns() == 10
+    due = source.pop_due(20)
+    assert [(r.arrival_ns, r.request_id) for r in due] == [
+        (10, 2),
+        (10, 3),
+        (11, 1),
+        (20, 4),
+    ]
+
+
+def test_next_turn_is_announced_only_when_released() -> None:
+    """While only a waiting turn is left, nothing is due; its release gives a time."""
+    source = OpenLoop(_workload([0, 5], parent=[-1, 0], delay_ns=[0, 7]))
+    (first,) = source.pop_due(0)
+
+    assert source.next_ns() is None
+    assert source.num_left == 1
+    source.on_finished(first, 20)
+    assert source.next_ns() == 27
+    assert source.pop_due(26) == []
+    (turn,) = source.pop_due(30)
+    assert turn.arrival_ns == 27
+
+
+def test_a_request_ends_once() -> None:
+    """A second report of the same end releases nothing."""
+    source = OpenLoop(_workload([0, 5], parent=[-1, 0]))
+    (first,) = source.pop_due(0)
+    source.on_finished(first, 1)
+    source.on_finished(first, 2)
+
+    assert _ids(source.pop_due(9)) == [1]
+    assert source.num_left == 0
+
+
+def test_held_back_requests_arrive_when_sent() -> None:
+    """With one place, a request arrives when the one before it left."""
+    source = MaxConcurrency(OpenLoop(_workload([0, 1, 50])), 1)
+    (first,) = source.pop_due(0)
+
+    assert source.next_ns() is None
+    assert source.pop_due(9) == []
+    source.on_finished(first, 10)
+    assert source.next_ns() == 10
+    (second,) = source.pop_due(12)
+    assert (second.request_id, second.arrival_ns) == (1, 10)
+    source.on_finished(second, 20)
+    assert source.next_ns() == 50
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=20),
+    st.integers(1, 5),
+    st.integers(0, 2**20),
+)
+def test_closed_loop_is_a_queue_with_as_many_servers(
+    times: list[int], limit: int, seed: int
+) -> None:
+    """Looked at every nanosecond, requests are sent as by a first-come queue."""
+    times = sorted(time - min(times) for time in times)
+    rng = random.Random(seed)
+    service = [rng.randint(1, 20) for _ in times]
+    source = MaxConcurrency(OpenLoop(_workload(times)), limit)
+
+    sent, _ = _drain(source, service, step_ns=1)
+
+    free = [0] * limit
+    for request, time in zip(sent, times, strict=True):
+        start = max(time, min(free))
+        free[free.index(min(free))] = start + service[request.request_id]
+        assert request.arrival_ns == start
+
+
+def test_places_taken_late_count_from_when_they_were_free() -> None:
+    """An engine that looks rarely does not make requests arrive later."""
+    source = MaxConcurrency(OpenLoop(_workload([0, 0, 1, 2])), 2)
+    first, second = source.pop_due(0)
+    source.on_finished(second, 5)
+    source.on_finished(first, 8)
+
+    due = source.pop_due(100)
+
+    assert [(r.request_id, r.arrival_ns) for r in due] == [(2, 5), (3, 8)]
+
+
+def test_no_place_at_all_is_refused() -> None:
+    """A limit below 1 is a usage error."""
+    with pytest.raises(UsageError, match="max concurrency is 0"):
+        MaxConcurrency(OpenLoop(_workload([0])), 0)
