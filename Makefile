@@ -17,8 +17,8 @@ PYTEST_ARGS ?=
 .PHONY: help setup demo test lint pytest clean
 
 help:  ## list what can be made
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
-		|| sed -nE 's/^([a-z]+):.*## (.*)/  make \1   \2/p' $(MAKEFILE_LIST)
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
+		|| sed -nE 's/^([a-z-]+):.*## (.*)/  make \1   \2/p' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv with blockbench and what its tests need
 
@@ -60,5 +60,5 @@ $(VLLM_STAMP): pyproject.toml tests/vllm_v0/fetch.py
 	@touch $(VLLM_STAMP)
 
 clean:  ## remove what was made, .venv too
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm-v0 build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

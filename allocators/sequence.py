@@ -86,6 +86,8 @@ class SequenceGroup:
 
     def seqs_with(self, status: SequenceStatus) -> list[Sequence]:
         """Its sequences in this state, in creation order."""
+        if len(self.seqs) == 1:
+            return self.seqs[:] if self.seqs[0].status is status else []
         return [seq for seq in self.seqs if seq.status is status]
 
     @property

@@ -91,7 +91,7 @@ class Engine:
         barren_after: Calls in a row that sample no token and dismiss nobody after which
             the run is given up too: requests then only preempt each other. ``None``
             waits for ever.
-        after_turn: Called after each turn.
+        after_turn: Called after each turn; the run ends early when it returns False.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Engine:
         can_repeat: bool = True,
         stuck_after: int = 1,
         barren_after: int | None = None,
-        after_turn: Callable[[], None] | None = None,
+        after_turn: Callable[[], bool] | None = None,
     ) -> None:
         self._source = source
         self._scheduler = scheduler
@@ -126,8 +126,8 @@ class Engine:
         """Run until every request has left, or nothing can go on."""
         try:
             while self._turn():
-                if self._after_turn is not None:
-                    self._after_turn()
+                if self._after_turn is not None and not self._after_turn():
+                    return Outcome(Ending.INTERRUPTED)
         except SchedulerDiedError as error:
             return Outcome(Ending.DIED, error.kind, str(error))
         except KeyboardInterrupt:

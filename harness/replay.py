@@ -143,15 +143,16 @@ def _after_turn(
     num_requests: int,
     check: bool,
     on_progress: OnProgress | None,
-) -> Callable[[], None]:
+) -> Callable[[], bool]:
     num_told = 0
 
-    def after_turn() -> None:
+    def after_turn() -> bool:
         nonlocal num_told
         if check:
             scheduler.check_invariants()
         if on_progress is not None and recorder.num_done > num_told:
             num_told = recorder.num_done
             on_progress(num_told, num_requests)
+        return True
 
     return after_turn

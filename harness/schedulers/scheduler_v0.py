@@ -6,10 +6,7 @@ tests/data/golden; docs/v0.md states the rules.
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from itertools import count
 
-from allocators.block_hash import PrefixHashes, PrefixIndex
 from allocators.block_space_manager import AllocStatus, BlockSpaceManager
 from allocators.sequence import Sequence, SequenceGroup, SequenceStatus
 from harness.request import Request
@@ -23,35 +20,11 @@ from harness.schedulers.batch import (
 )
 from harness.schedulers.batch_shape import shape_of
 from harness.schedulers.budget import Budget
+from harness.schedulers.call import Call, Entry, Member
 from harness.schedulers.errors import SchedulerDiedError
 from harness.schedulers.growth import num_plain_steps, slots_in_order
-
-
-@dataclass(slots=True, eq=False)
-class _Member:
-    """What the queues hold: a request with the sequences drawn from it."""
-
-    request: Request
-    group: SequenceGroup
-    prompt_hashes: PrefixHashes | None
-
-
-_Entry = tuple[_Member, Scheduled]
-
-
-@dataclass(slots=True)
-class _Call:
-    """What one call of ``schedule`` has decided so far, by where it came from."""
-
-    batch: Batch
-    budget: Budget
-    prefills: list[_Entry] = field(default_factory=list)
-    continuing: list[_Entry] = field(default_factory=list)
-    decodes: list[_Entry] = field(default_factory=list)
-    swapped_prefills: list[_Entry] = field(default_factory=list)
-    swapped_decodes: list[_Entry] = field(default_factory=list)
-    recomputed: list[_Member] = field(default_factory=list)
-    swapped_out: list[_Member] = field(default_factory=list)
+from harness.schedulers.preemption import Preemption
+from harness.schedulers.sampling import Sampling
 
 
 class SchedulerV0:
@@ -84,34 +57,27 @@ class SchedulerV0:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
         self.enable_chunked_prefill = enable_chunked_prefill
-        self.preemption_mode = preemption_mode
-        self.dies_like_vllm = dies_like_vllm
-        self.waiting: deque[_Member] = deque()
-        self.running: deque[_Member] = deque()
-        self.swapped: deque[_Member] = deque()
-        self._batch_members: list[_Member] = []
-        self._prefixes = PrefixIndex()
-        self._seq_ids = count()
+        self.waiting: deque[Member] = deque()
+        self.running: deque[Member] = deque()
+        self.swapped: deque[Member] = deque()
+        self._batch_members: list[Member] = []
+        self._sampling = Sampling(block_manager, max_model_len)
+        self._preemption = Preemption(
+            block_manager, self._sampling, preemption_mode, dies_like_vllm
+        )
         self._step = 0
 
     # -- requests come and go --------------------------------------------------------
 
     def add(self, request: Request) -> None:
         """Put a request at the end of the waiting queue."""
-        prompt_hashes = None
-        if self.block_manager.enable_caching:
-            root = self._prefixes.root(request.extra_keys)
-            prompt_hashes = PrefixHashes(self._prefixes, root, request.prompt)
-        group = SequenceGroup(request.request_id, n=request.n)
-        member = _Member(request, group, prompt_hashes)
-        group.seqs.append(self._new_seq(member, sample=0))
-        self.waiting.append(member)
+        self.waiting.append(self._sampling.begin(request))
 
     def abort_all(self) -> list[Request]:
         """Drop every unfinished request and its blocks; the requests dropped."""
         members = [*self.running, *self.swapped, *self.waiting]
         for member in members:
-            self._end(member)
+            self._sampling.end(member)
         for queue in (self.running, self.swapped, self.waiting):
             queue.clear()
         return [member.request for member in members]
@@ -120,29 +86,6 @@ class SchedulerV0:
     def has_unfinished(self) -> bool:
         """Whether any request waits, runs or is swapped out."""
         return bool(self.waiting or self.running or self.swapped)
-
-    def _new_seq(self, member: _Member, sample: int) -> Sequence:
-        """A sequence that will write the output of ``sample``.
-
-        vLLM's v0 hashes a prefix as a pair (prompt tokens, output tokens), so content
-        written as output is never found by a prompt: the segment is marked by ``~``.
-        """
-        segment, num_output_tokens = member.request.outputs[sample]
-        hashes = member.prompt_hashes
-        if hashes is not None:
-            hashes = hashes.extended(~segment, num_output_tokens)
-        return Sequence(
-            next(self._seq_ids),
-            member.request.num_prompt_tokens,
-            hashes,
-            max_output_tokens=num_output_tokens,
-        )
-
-    def _end(self, member: _Member) -> None:
-        """Finish what is left of a group and free its blocks."""
-        for seq in member.group.unfinished_seqs:
-            seq.status = SequenceStatus.FINISHED
-            self.block_manager.free(seq)
 
     # -- one call --------------------------------------------------------------------
 
@@ -154,7 +97,7 @@ class SchedulerV0:
         """
         self._step += 1
         budget = Budget(self.max_num_batched_tokens, self.max_num_seqs)
-        call = _Call(Batch(), budget)
+        call = Call(Batch(), budget)
         if self.enable_chunked_prefill:
             entries = self._schedule_chunked(call)
         else:
@@ -173,7 +116,7 @@ class SchedulerV0:
         call.batch.shape = shape_of(call.batch, groups)
         return call.batch
 
-    def _schedule_default(self, call: _Call) -> list[_Entry]:
+    def _schedule_default(self, call: Call) -> list[Entry]:
         """Prefills alone if any can start, else decodes and swap-ins."""
         call.budget.num_seqs = sum(m.group.max_num_running_seqs for m in self.running)
         if not self.swapped:
@@ -186,7 +129,7 @@ class SchedulerV0:
         self._requeue(call, entries)
         return entries
 
-    def _schedule_chunked(self, call: _Call) -> list[_Entry]:
+    def _schedule_chunked(self, call: Call) -> list[Entry]:
         """Decodes and unfinished prefills first, then swap-ins, then new prefills."""
         self._schedule_running(call)
         if not call.batch.num_preempted:
@@ -198,12 +141,12 @@ class SchedulerV0:
         prefills = call.prefills + call.continuing + call.swapped_prefills
         return prefills + call.decodes + call.swapped_decodes
 
-    def _requeue(self, call: _Call, entries: list[_Entry]) -> None:
+    def _requeue(self, call: Call, entries: list[Entry]) -> None:
         self.waiting.extendleft(call.recomputed)
         self.running.extend(member for member, _ in entries)
         self.swapped.extend(call.swapped_out)
 
-    def _use_cache(self, entries: list[_Entry]) -> None:
+    def _use_cache(self, entries: list[Entry]) -> None:
         """Mark accesses, look up what prefills may skip, then mark what gets computed."""
         manager = self.block_manager
         if not manager.enable_caching:
@@ -221,7 +164,7 @@ class SchedulerV0:
 
     # -- the three passes ------------------------------------------------------------
 
-    def _schedule_prefills(self, call: _Call) -> None:
+    def _schedule_prefills(self, call: Call) -> None:
         """Admit waiting groups in order, up to the first that has to wait on."""
         while self.waiting:
             member = self.waiting[0]
@@ -229,22 +172,29 @@ class SchedulerV0:
             num_tokens = self._num_new_tokens(call, group, SequenceStatus.WAITING)
             status = self.block_manager.can_allocate(group)
             if num_tokens > self._prompt_limit:
-                self._dismiss(call, self.waiting, Dismissal.TOO_LONG_FOR_LIMIT)
+                self._refuse(call, Dismissal.TOO_LONG_FOR_LIMIT)
             elif status is AllocStatus.NEVER:
-                self._dismiss(call, self.waiting, Dismissal.EXCEEDS_KV_CAPACITY)
+                self._refuse(call, Dismissal.EXCEEDS_KV_CAPACITY)
             elif status is AllocStatus.LATER or not call.budget.admits(
                 num_tokens, group.max_num_running_seqs
             ):
                 break
             elif group.is_prefill and len(group.seqs) > 1:
-                self._dies(Dismissal.RECOMPUTE_FIRST)
-                self._dismiss(call, self.waiting, Dismissal.RECOMPUTE_FIRST)
+                self._preemption.give_up(
+                    call, self.waiting.popleft(), Dismissal.RECOMPUTE_FIRST
+                )
             else:
                 self.waiting.popleft()
                 call.budget.take(num_tokens, group.max_num_running_seqs)
                 self._admit(call, member, num_tokens)
 
-    def _admit(self, call: _Call, member: _Member, num_tokens: int) -> None:
+    def _refuse(self, call: Call, reason: Dismissal) -> None:
+        """End the first waiting group."""
+        member = self.waiting.popleft()
+        self._sampling.end(member)
+        call.batch.dismissed.append((member.request, reason))
+
+    def _admit(self, call: Call, member: Member, num_tokens: int) -> None:
         self.block_manager.allocate(member.group)
         for seq in member.group.seqs_with(SequenceStatus.WAITING):
             seq.status = SequenceStatus.RUNNING
@@ -252,7 +202,7 @@ class SchedulerV0:
         entry.is_admission = True
         call.prefills.append((member, entry))
 
-    def _schedule_running(self, call: _Call) -> None:
+    def _schedule_running(self, call: Call) -> None:
         """Let running groups go on; whoever finds no block preempts from the end."""
         while self.running:
             member = self.running[0]
@@ -269,23 +219,23 @@ class SchedulerV0:
             target = call.continuing if group.is_prefill else call.decodes
             target.append((member, self._entry(member, num_tokens, group.is_prefill)))
 
-    def _make_room(self, call: _Call, member: _Member) -> bool:
+    def _make_room(self, call: Call, member: Member) -> bool:
         """Preempt until the group can grow; False if it had to go itself."""
         while not self.block_manager.can_append_slots(member.group):
             victim = self.running.pop() if self.running else member
-            self._preempt(call, victim)
+            self._preemption.preempt(call, victim)
             if victim is member:
                 return False
         return True
 
-    def _schedule_swapped(self, call: _Call) -> None:
+    def _schedule_swapped(self, call: Call) -> None:
         """Bring swapped groups back in order, up to the first that has to wait on."""
         while self.swapped:
             member = self.swapped[0]
             group = member.group
             status = self.block_manager.can_swap_in(group)
             if status is AllocStatus.NEVER:
-                self._abandon(call)
+                self._preemption.abandon(call, self.swapped.popleft())
                 continue
             swapped = group.seqs_with(SequenceStatus.SWAPPED)
             num_tokens = _num_uncut_tokens(swapped)
@@ -313,7 +263,7 @@ class SchedulerV0:
         return min(self.max_model_len, self.max_num_batched_tokens)
 
     def _num_new_tokens(
-        self, call: _Call, group: SequenceGroup, status: SequenceStatus
+        self, call: Call, group: SequenceGroup, status: SequenceStatus
     ) -> int:
         """Tokens that sequences in this state want, one alone cut to the budget."""
         seqs = group.seqs_with(status)
@@ -322,7 +272,7 @@ class SchedulerV0:
             return min(num_tokens, call.budget.tokens_left)
         return num_tokens
 
-    def _entry(self, member: _Member, num_tokens: int, is_prefill: bool) -> Scheduled:
+    def _entry(self, member: Member, num_tokens: int, is_prefill: bool) -> Scheduled:
         group = member.group
         running = group.seqs_with(SequenceStatus.RUNNING)
         samples = True
@@ -337,72 +287,9 @@ class SchedulerV0:
             samples,
         )
 
-    def _append_slots(self, call: _Call, group: SequenceGroup) -> None:
+    def _append_slots(self, call: Call, group: SequenceGroup) -> None:
         for seq in group.seqs_with(SequenceStatus.RUNNING):
             call.batch.copy_on_write.extend(self.block_manager.append_slots(seq))
-
-    def _preempt(self, call: _Call, member: _Member) -> None:
-        mode = self.preemption_mode
-        if mode is None:
-            is_single = member.group.max_num_running_seqs == 1
-            mode = PreemptionMode.RECOMPUTE if is_single else PreemptionMode.SWAP
-        if mode is PreemptionMode.RECOMPUTE:
-            self._preempt_by_recompute(call, member)
-        else:
-            self._preempt_by_swap(call, member)
-
-    def _preempt_by_recompute(self, call: _Call, member: _Member) -> None:
-        running = member.group.seqs_with(SequenceStatus.RUNNING)
-        if len(running) > 1:
-            self._give_up(call, member, Dismissal.RECOMPUTE_SEVERAL)
-            return
-        for seq in running:
-            seq.status = SequenceStatus.WAITING
-            self.block_manager.free(seq)
-            seq.num_computed_tokens, seq.is_prefill = 0, True
-        call.recomputed.append(member)
-        call.batch.preempted_recompute.append(member.request)
-
-    def _preempt_by_swap(self, call: _Call, member: _Member) -> None:
-        group = member.group
-        if not self.block_manager.can_swap_out(group):
-            self._give_up(call, member, Dismissal.NO_CPU_BLOCKS)
-            return
-        call.batch.swap_out.extend(self.block_manager.swap_out(group))
-        for seq in group.seqs_with(SequenceStatus.RUNNING):
-            seq.status = SequenceStatus.SWAPPED
-        call.swapped_out.append(member)
-        call.batch.preempted_swap.append(member.request)
-
-    # -- requests that cannot go on --------------------------------------------------
-
-    def _dies(self, reason: Dismissal) -> None:
-        """Raise if the engine is to die where vLLM's does."""
-        if self.dies_like_vllm:
-            is_swap = reason is Dismissal.NO_CPU_BLOCKS
-            kind = "no_cpu_swap_space" if is_swap else "vllm_assertion"
-            raise SchedulerDiedError(kind, reason)
-
-    def _give_up(self, call: _Call, member: _Member, reason: Dismissal) -> None:
-        """End a group over which vLLM's engine would die."""
-        self._dies(reason)
-        self._end(member)
-        call.batch.dismissed.append((member.request, reason))
-
-    def _dismiss(self, call: _Call, queue: deque[_Member], reason: Dismissal) -> None:
-        """End the first group of a queue."""
-        member = queue.popleft()
-        self._end(member)
-        call.batch.dismissed.append((member.request, reason))
-
-    def _abandon(self, call: _Call) -> None:
-        """End the first swapped group; vLLM forgets its CPU blocks, and so do we."""
-        member = self.swapped.popleft()
-        for seq in member.group.unfinished_seqs:
-            seq.status = SequenceStatus.FINISHED
-        call.batch.dismissed.append((member.request, Dismissal.SWAP_IN_NEVER))
-
-    # -- after the step --------------------------------------------------------------
 
     def commit(self, batch: Batch) -> list[Request]:
         """Take in the tokens sampled in the batch's last step; who finished."""
@@ -414,46 +301,12 @@ class SchedulerV0:
                     seq.num_computed_tokens += entry.num_tokens
                     seq.is_prefill = seq.num_computed_tokens != seq.num_tokens
             if entry.samples:
-                self._sample(member)
+                self._sampling.sample(member)
             if group.is_finished:
                 finished.append(member.request)
         if finished:
             self.running = deque(m for m in self.running if not m.group.is_finished)
         return finished
-
-    def _sample(self, member: _Member) -> None:
-        """Give each running sequence a token; the first one brings forth the others."""
-        group = member.group
-        running = group.seqs_with(SequenceStatus.RUNNING)
-        if group.n > 1 and group.seqs[0].num_output_tokens == 0:
-            self._fork(member)
-        for seq in running:
-            seq.num_output_tokens += 1
-        for seq in running:
-            if self._is_done(seq):
-                seq.status = SequenceStatus.FINISHED
-                self.block_manager.free(seq)
-
-    def _fork(self, member: _Member) -> None:
-        """Make samples 1 to n - 1, each with a first token of its own."""
-        parent = member.group.seqs[0]
-        for sample in range(1, member.group.n):
-            child = self._new_seq(member, sample)
-            child.num_output_tokens = 1
-            child.is_prefill = parent.is_prefill
-            child.num_computed_tokens = parent.num_computed_tokens
-            if self._is_done(child):
-                child.status = SequenceStatus.FINISHED
-            else:
-                child.status = SequenceStatus.RUNNING
-                self.block_manager.fork(parent, child)
-            member.group.seqs.append(child)
-
-    def _is_done(self, seq: Sequence) -> bool:
-        return (
-            seq.num_output_tokens >= seq.max_output_tokens
-            or seq.num_tokens >= self.max_model_len
-        )
 
     # -- steps between decisions -----------------------------------------------------
 
@@ -468,13 +321,7 @@ class SchedulerV0:
         seqs = self._running_seqs()
         if not seqs or any(seq.is_prefill for seq in seqs):
             return 1
-        limit = min(
-            min(
-                seq.max_output_tokens - seq.num_output_tokens,
-                self.max_model_len - seq.num_tokens,
-            )
-            for seq in seqs
-        )
+        limit = min(map(self._sampling.num_tokens_left, seqs))
         largest = max(entry.num_seqs for entry in batch.scheduled)
         return max(1, num_plain_steps(seqs, self.block_manager, largest, max(1, limit)))
 

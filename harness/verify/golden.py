@@ -47,7 +47,9 @@ def verify_scenario(scenario: Path, rows: Path) -> VerifyResult:
     parsed = read_scenario(scenario)
     recorded = list(read_rows(rows))
     for stepping in ("one step at a time", "repeated steps"):
-        ours = replay_rows(parsed, can_repeat=stepping == "repeated steps")
+        ours = replay_rows(
+            parsed, can_repeat=stepping == "repeated steps", max_rows=len(recorded) + 1
+        )
         divergence = _first_divergence(ours, recorded)
         if divergence is not None:
             position, found = divergence
@@ -62,8 +64,14 @@ def verify_scenario(scenario: Path, rows: Path) -> VerifyResult:
     )
 
 
-def replay_rows(scenario: Scenario, *, can_repeat: bool) -> list[Row]:
-    """The rows our scheduler makes of a scenario, an ``error`` row last if it ends so."""
+def replay_rows(
+    scenario: Scenario, *, can_repeat: bool, max_rows: int | None = None
+) -> list[Row]:
+    """The rows our scheduler makes of a scenario, an ``error`` row last if it ends so.
+
+    With ``max_rows`` the replay stops once it has that many: a policy that went astray
+    may never end.
+    """
     scheduler = scheduler_of(scenario)
     recorder = RowRecorderV0(scheduler)
     executor = ScriptedExecutor(scenario.config.get("transfer_steps", 1))
@@ -76,6 +84,7 @@ def replay_rows(scenario: Scenario, *, can_repeat: bool) -> list[Row]:
         recorder,
         can_repeat=can_repeat,
         stuck_after=STUCK_AFTER_CALLS,
+        after_turn=lambda: max_rows is None or len(recorder.rows) < max_rows,
     )
     outcome = engine.run()
     return recorder.rows + _error_rows(outcome, recorder.rows, executor.now_ns)

@@ -121,7 +121,7 @@ def run(
         Both(recorder, rows),
         can_repeat=can_repeat,
         barren_after=100,
-        after_turn=scheduler.check_invariants,
+        after_turn=lambda: scheduler.check_invariants() is None,
     )
     return engine.run(), rows.rows, recorder, scheduler
 

@@ -22,7 +22,6 @@ MakeRequest = Callable[..., RequestRecord]
         (Slo(ttft_s=9.0, e2e_s=3.9), 0),
     ],
 )
-
 def test_a_request_is_good_within_all_limits(
     make_request: MakeRequest, slo: Slo, good: int
 ) -> None:

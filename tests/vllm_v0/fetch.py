@@ -26,8 +26,10 @@ NEEDED = (
     "vllm/utils.py",
 )
 # The only wheel of that release: any Python from 3.8 on, Linux on x86-64.
-TAGS = ("--platform", "manylinux1_x86_64", "--implementation", "cp")
-TAGS += ("--python-version", "38", "--abi", "abi3")
+TAGS = (
+    *("--platform", "manylinux1_x86_64", "--implementation", "cp"),
+    *("--python-version", "38", "--abi", "abi3"),
+)
 
 
 def download(folder: Path) -> Path:

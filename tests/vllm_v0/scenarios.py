@@ -180,7 +180,7 @@ class _Writer:
         }
 
     def _chance(self, name: str) -> bool:
-        return self.rng.random() < self.drawn[name]
+        return bool(self.rng.random() < self.drawn[name])
 
     def _config(self) -> dict[str, Any]:
         drawn = self.drawn
@@ -248,7 +248,7 @@ class _Writer:
         """Runs of segments: an earlier prompt, one continued, or a new one."""
         rng = self.rng
         if earlier and self._chance("p_same"):
-            prompt = rng.choice(earlier)["prompt"][:]
+            prompt = list(rng.choice(earlier)["prompt"])
         elif earlier and self._chance("p_continued"):
             prompt = self._continued(rng.choice(earlier))
         else:

@@ -1,0 +1,36 @@
+"""What one call of the v0 scheduler works on."""
+
+from dataclasses import dataclass, field
+
+from allocators.block_hash import PrefixHashes
+from allocators.sequence import SequenceGroup
+from harness.request import Request
+from harness.schedulers.batch import Batch, Scheduled
+from harness.schedulers.budget import Budget
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """What the queues hold: a request with the sequences drawn from it."""
+
+    request: Request
+    group: SequenceGroup
+    prompt_hashes: PrefixHashes | None
+
+
+Entry = tuple[Member, Scheduled]
+
+
+@dataclass(slots=True)
+class Call:
+    """What one call of ``schedule`` has decided so far, by where it came from."""
+
+    batch: Batch
+    budget: Budget
+    prefills: list[Entry] = field(default_factory=list)
+    continuing: list[Entry] = field(default_factory=list)
+    decodes: list[Entry] = field(default_factory=list)
+    swapped_prefills: list[Entry] = field(default_factory=list)
+    swapped_decodes: list[Entry] = field(default_factory=list)
+    recomputed: list[Member] = field(default_factory=list)
+    swapped_out: list[Member] = field(default_factory=list)
