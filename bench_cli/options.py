@@ -39,7 +39,7 @@ class PreemptionMode(StrEnum):
 Trace = Annotated[Path, typer.Argument(metavar="TRACE", help="Trace file.")]
 
 Model = Annotated[
-    str, typer.Option("--model", help="Hugging Face id, folder or config.json.")
+    str, typer.Option("--model", help="Model profile, by its Hugging Face id.")
 ]
 Gpu = Annotated[str, typer.Option("--gpu", help="GPU profile.")]
 TensorParallelSize = Annotated[
