@@ -1,0 +1,247 @@
+"""Tests for :mod:`harness.replay`: whole runs, their records and findings."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.config import EngineConfig, resolve_config
+from harness.replay import RunResult, replay
+from harness.request import Request
+from harness.traces import open_trace
+from harness.workload import Workload
+from results.record import RequestStatus
+
+CHAT = Path(__file__).resolve().parents[2] / "examples" / "chat_1000.jsonl"
+
+
+def config(**knobs: Any) -> EngineConfig:
+    """Resolve for a small pool on an H100."""
+    defaults = {"model": "Llama-3.1-8B", "gpu": "H100-80GB", "max_model_len": 4096}
+    return resolve_config(**(defaults | knobs))
+
+
+def workload(*shapes: tuple[int, list[int]], gap_ns: int = 0) -> Workload:
+    """Make requests of ``(prompt tokens, output tokens of each sample)``."""
+    requests = [
+        Request(
+            request_id=i,
+            arrival_ns=i * gap_ns,
+            prompt=((i, num_tokens),),
+            num_prompt_tokens=num_tokens,
+            outputs=tuple((10_000 + 10 * i + k, n) for k, n in enumerate(outputs)),
+        )
+        for i, (num_tokens, outputs) in enumerate(shapes)
+    ]
+    return Workload.from_requests(requests)
+
+
+def codes(result: RunResult) -> list[str]:
+    """Codes of the findings."""
+    return [finding.code for finding in result.findings]
+
+
+def statuses(result: RunResult) -> list[RequestStatus]:
+    """How each request ended."""
+    return [record.status for record in result.requests]
+
+
+def test_every_request_is_accounted_for() -> None:
+    """The bundled trace finishes whole, under checks, with all its tokens."""
+    trace = open_trace(CHAT)
+
+    small = config(enable_prefix_caching=True, num_gpu_blocks_override=1500)
+    result = replay(trace, small, check=True)
+
+    assert result.complete
+    assert set(statuses(result)) == {RequestStatus.FINISHED}
+    assert [r.num_output_tokens for r in result.requests] == trace.output_tokens.tolist()
+    assert [r.num_prompt_tokens for r in result.requests] == trace.input_tokens.tolist()
+
+
+def test_times_of_a_request_are_in_order() -> None:
+    """Arrival, first batch, first token and end follow one another in every record."""
+    result = replay(open_trace(CHAT), config(num_gpu_blocks_override=600))
+
+    for record in result.requests:
+        assert record.first_scheduled_ns is not None
+        assert record.first_token_ns is not None
+        assert record.finished_ns is not None
+        assert record.arrival_ns <= record.first_scheduled_ns < record.first_token_ns
+        assert record.first_token_ns <= record.finished_ns
+
+
+def test_steps_follow_one_another() -> None:
+    """No two stretches overlap, and each is as long as its steps."""
+    result = replay(open_trace(CHAT), config())
+
+    ends = [0] + [step.end_ns for step in result.steps]
+    assert all(
+        step.start_ns >= end for step, end in zip(result.steps, ends, strict=False)
+    )
+    for step in result.steps:
+        mean_ns = (step.first_step_ns + step.last_step_ns) / 2
+        length_ns = step.end_ns - step.start_ns
+        assert length_ns == pytest.approx(mean_ns * step.num_steps, abs=step.num_steps)
+
+
+def test_same_run_gives_the_same_records() -> None:
+    """Two runs of one trace and configuration agree in every field."""
+    small = config(num_gpu_blocks_override=700)
+    first, second = (replay(open_trace(CHAT), small) for _ in range(2))
+
+    assert [asdict(r) for r in first.requests] == [asdict(r) for r in second.requests]
+    assert [asdict(s) for s in first.steps] == [asdict(s) for s in second.steps]
+
+
+def test_one_request_takes_as_long_as_its_steps() -> None:
+    """Alone, a request's E2E is its prefill and its decodes, nothing else."""
+    result = replay(workload((100, [11])), config())
+    (record,) = result.requests
+
+    assert record.finished_ns == result.steps[-1].end_ns
+    assert record.first_token_ns == result.steps[0].end_ns
+    assert sum(step.num_steps for step in result.steps) == 11
+    assert record.max_sample_tokens == 11
+
+
+def test_request_larger_than_the_pool_is_a_finding() -> None:
+    """It is rejected with its figures, and the other request finishes."""
+    result = replay(workload((176, [4]), (16, [4])), config(num_gpu_blocks_override=10))
+
+    assert statuses(result) == [RequestStatus.REJECTED, RequestStatus.FINISHED]
+    finding = next(f for f in result.findings if f.code == "exceeds-kv-capacity")
+    assert "needs 11 blocks" in finding.message
+    assert "the pool has 10" in finding.message
+
+
+def test_swap_space_that_is_short_is_sized_from_the_largest_group() -> None:
+    """A group of 50 samples of 600 tokens needs 15 GiB of 2 MiB-per-16-token blocks."""
+    shape = (30, [600] * 50)
+    small = config(num_gpu_blocks_override=500, swap_space=0.5)
+
+    result = replay(workload(shape, (30, [5])), small)
+
+    assert RequestStatus.ABORTED in statuses(result)
+    finding = next(f for f in result.findings if f.code == "swap-space-short")
+    # (30 + 600) / 16 = 40 blocks a sample, the first shared: 1 + 50 * 39 of 2 MiB each
+    assert "1,951 blocks, 3.8 GiB" in finding.message
+    assert finding.advice == "--swap-space 4"
+
+
+def test_single_samples_never_ask_for_swap_space() -> None:
+    """The same overload with n = 1 is recomputed, and swap space is no matter."""
+    shapes = [(30, [600])] * 20
+    small = config(num_gpu_blocks_override=100, swap_space=0)
+
+    result = replay(workload(*shapes), small)
+
+    assert result.complete
+    assert sum(r.num_preemptions for r in result.requests) > 0
+    assert "swap-space-short" not in codes(result)
+
+
+def test_run_that_cannot_progress_ends_and_names_who_waits() -> None:
+    """A request for more samples than a step may hold ends the run, not hangs it."""
+    result = replay(workload((10, [5] * 8), (10, [5])), config(max_num_seqs=4))
+
+    assert not result.complete
+    assert statuses(result) == [RequestStatus.FAILED, RequestStatus.FAILED]
+    finding = next(f for f in result.findings if f.code == "no-progress")
+    assert "2 waiting (#0, #1)" in finding.message
+
+
+def test_requests_that_only_preempt_each_other_end_the_run() -> None:
+    """A prompt that fills the pool in chunks preempts itself for ever in vLLM."""
+    small = config(
+        num_gpu_blocks_override=8,
+        max_model_len=128,
+        enable_chunked_prefill=True,
+        max_num_batched_tokens=64,
+        max_num_seqs=8,
+        watermark=0.0,
+    )
+
+    result = replay(workload((128, [4])), small)
+
+    assert not result.complete
+    assert "no-progress" in codes(result)
+
+
+def test_step_over_the_budget_ends_the_run_where_vllm_dies() -> None:
+    """Chunked prefill with n > 1 can trip vLLM's own assertion; a finding says so."""
+    small = config(
+        enable_chunked_prefill=True, max_num_batched_tokens=16, max_num_seqs=16
+    )
+
+    result = replay(workload((4, [100] * 8), (100, [4]), gap_ns=20_000_000), small)
+
+    assert not result.complete
+    assert "vllm-would-die" in codes(result)
+
+
+def test_outputs_cut_at_the_model_length_are_counted() -> None:
+    """A request that reaches max_model_len ends there, and its tokens say so."""
+    result = replay(workload((60, [100])), config(max_model_len=64))
+
+    assert result.requests[0].num_output_tokens == 4
+    assert "outputs-cut" in codes(result)
+
+
+def test_hits_count_once_and_recomputation_apart() -> None:
+    """Unique prompts have no hits at first admission, whatever preemption brings."""
+    shapes = [(200, [300])] * 12
+    small = config(num_gpu_blocks_override=120, enable_prefix_caching=True)
+
+    result = replay(workload(*shapes), small)
+
+    assert sum(r.num_preemptions for r in result.requests) > 0
+    assert sum(r.num_cached_tokens for r in result.requests) == 0
+    assert sum(r.num_recompute_cached_tokens for r in result.requests) > 0
+
+
+def test_closed_loop_keeps_so_many_outstanding() -> None:
+    """With a concurrency of two, never more than two requests are in the engine."""
+    result = replay(workload(*[(50, [20])] * 9), config(), max_concurrency=2)
+
+    assert result.complete
+    most = max(s.num_running + s.num_waiting + s.num_swapped for s in result.steps)
+    assert most == 2
+
+
+def test_progress_is_told_as_requests_leave() -> None:
+    """The caller hears how many are done, up to all of them."""
+    heard: list[tuple[int, int]] = []
+
+    replay(
+        workload(*[(50, [20])] * 9, gap_ns=10**9),
+        config(),
+        on_progress=lambda done, total: heard.append((done, total)),
+    )
+
+    assert heard[-1] == (9, 9)
+    assert heard == sorted(heard)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "num_requests", "knobs"),
+    [
+        ("mooncake/conversation_trace.jsonl", 12_031, {"max_model_len": None}),
+        ("azure_llm_2023/AzureLLMInferenceTrace_conv.csv", 19_366, {}),
+        ("azure_llm_2023/AzureLLMInferenceTrace_code.csv", 8_819, {}),
+    ],
+)
+def test_real_traces_finish(
+    data_dir: Path, name: str, num_requests: int, knobs: dict[str, Any]
+) -> None:
+    """A whole production trace runs to its end and leaves every block free."""
+    trace = open_trace(data_dir / "traces" / name)
+    limits = {"max_model_len": 16_384} | knobs
+
+    result = replay(trace, config(enable_prefix_caching=True, **limits))
+
+    assert result.complete
+    assert len(result.requests) == num_requests
+    assert set(statuses(result)) == {RequestStatus.FINISHED}
