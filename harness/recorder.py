@@ -71,10 +71,11 @@ class Recorder:
         for request in done:
             self._leave(request, execution.end_ns, RequestStatus.FINISHED, "")
 
-    def give_up(self, requests: list[Request], now_ns: int, reason: str) -> None:
-        """Note requests that were still unfinished when the run ended."""
-        for request in requests:
-            self._leave(request, now_ns, RequestStatus.FAILED, reason)
+    def give_up(self, reason: str) -> None:
+        """Note of every request still unfinished why the run ended without it."""
+        for record in self.requests.values():
+            if record.finished_ns is None:
+                record.status, record.reason = RequestStatus.FAILED, reason
 
     # -- requests --------------------------------------------------------------------
 

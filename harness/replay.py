@@ -29,7 +29,7 @@ class RunResult:
     """What a run leaves behind.
 
     Attributes:
-        requests: One record a request that arrived, by request id.
+        requests: One record a request of the workload, by request id.
         steps: One record a stretch of equal steps, in time order.
         findings: What the user should know.
         complete: Every request left the engine in its own way.
@@ -82,7 +82,8 @@ def replay(
     observations = Observations(workload, config, recorder, outcome)
     if outcome.ending is Ending.STUCK:
         observations.note_holders(scheduler)
-    recorder.give_up(scheduler.abort_all(), executor.now_ns, outcome.reason)
+    if outcome.ending is not Ending.COMPLETE:
+        _record_the_rest(workload, recorder, outcome.reason)
     if outcome.ending is not Ending.INTERRUPTED:  # it may have come within a bookkeeping
         observations.num_lost_blocks = scheduler.close()
     return RunResult(
@@ -93,6 +94,15 @@ def replay(
         interrupted=outcome.ending is Ending.INTERRUPTED,
         wall_s=time.perf_counter() - started,
     )
+
+
+def _record_the_rest(workload: Workload, recorder: Recorder, reason: str) -> None:
+    """Records of what a run that broke off left behind, in the engine or before it."""
+    recorder.give_up(reason)
+    for request_id in range(len(workload)):
+        if request_id not in recorder.requests:
+            recorder.arrived(workload.request(request_id))
+            recorder.requests[request_id].reason = f"{reason} before it arrived"
 
 
 def build_scheduler(config: EngineConfig) -> SchedulerV0:

@@ -171,9 +171,6 @@ class Scheduler(Protocol):
     def transfers_done(self, transfers: Iterable[TransferId]) -> None:
         """Take note that copies which ran beside the batches have ended."""
 
-    def abort_all(self) -> list[Request]:
-        """Drop every unfinished request and its blocks; the requests dropped."""
-
     @property
     def has_unfinished(self) -> bool:
         """Whether any request waits, runs or is swapped out."""
@@ -193,7 +190,7 @@ class Scheduler(Protocol):
         """Raise AssertionError unless every block is free or owned, and counted right."""
 
     def close(self) -> int:
-        """Take every block back at the end of a run, and check that all are free.
+        """Drop what is unfinished, take every block back, and check that all are free.
 
         Returns:
             Blocks that had been lost: held by no request that was still there.

@@ -73,15 +73,6 @@ class SchedulerV0:
         """Put a request at the end of the waiting queue."""
         self.waiting.append(self._sampling.begin(request))
 
-    def abort_all(self) -> list[Request]:
-        """Drop every unfinished request and its blocks; the requests dropped."""
-        members = [*self.running, *self.swapped, *self.waiting]
-        for member in members:
-            self._sampling.end(member)
-        for queue in (self.running, self.swapped, self.waiting):
-            queue.clear()
-        return [member.request for member in members]
-
     @property
     def has_unfinished(self) -> bool:
         """Whether any request waits, runs or is swapped out."""
@@ -387,7 +378,10 @@ class SchedulerV0:
 
     def close(self) -> int:
         """Take every block back, check that all are free; how many had been lost."""
-        self.abort_all()
+        for queue in (self.running, self.swapped, self.waiting):
+            for member in queue:
+                self._sampling.end(member)
+            queue.clear()
         manager = self.block_manager
         num_lost = manager.reclaim()
         manager.check_invariants()

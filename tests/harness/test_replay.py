@@ -152,6 +152,22 @@ def test_run_that_cannot_progress_ends_and_names_who_waits() -> None:
     assert "2 waiting (#0, #1)" in finding.message
 
 
+def test_requests_that_never_arrived_are_recorded() -> None:
+    """When a run breaks off, requests still to come are there, with the reason."""
+    shapes: list[tuple[int, list[int]]] = [(10, [5] * 8), (10, [5])]
+    waiting = workload(*shapes)
+    follows = Workload.from_requests(
+        [waiting.request(0), waiting.request(1)], parent=[-1, 0]
+    )
+
+    result = replay(follows, config(max_num_seqs=4))
+
+    assert [record.reason for record in result.requests] == [
+        "nothing could progress",
+        "nothing could progress before it arrived",
+    ]
+
+
 def test_requests_that_only_preempt_each_other_end_the_run() -> None:
     """A prompt that fills the pool in chunks preempts itself for ever in vLLM."""
     small = config(
@@ -179,6 +195,8 @@ def test_step_over_the_budget_ends_the_run_where_vllm_dies() -> None:
 
     assert not result.complete
     assert "vllm-would-die" in codes(result)
+    assert "blocks-lost" not in codes(result)
+    assert {r.reason for r in result.requests} == {"the engine died: vllm_assertion"}
 
 
 def test_outputs_cut_at_the_model_length_are_counted() -> None:
