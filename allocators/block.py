@@ -82,12 +82,9 @@ class BlockTable:
         """Add a block at the end."""
         self._blocks.append(block)
 
-    def replace_last(self, block: PhysicalTokenBlock) -> PhysicalTokenBlock:
-        """Put ``block`` in place of the last one and return that, stamped."""
-        replaced = self._blocks[-1]
-        self.stamp(replaced)
+    def replace_last(self, block: PhysicalTokenBlock) -> None:
+        """Put ``block`` in place of the last one."""
         self._blocks[-1] = block
-        return replaced
 
     def copy(self) -> "BlockTable":
         """A table of the same blocks whose sequence has not been scheduled yet."""

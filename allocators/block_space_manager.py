@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from enum import Enum, auto
 
 from allocators.block import BlockTable, Device, PhysicalTokenBlock
-from allocators.block_hash import BlockHash
 from allocators.cached_allocator import CachedBlockAllocator
 from allocators.sequence import Sequence, SequenceGroup, SequenceStatus
 from allocators.uncached_allocator import UncachedBlockAllocator
 
 BlockPair = tuple[int, int]
+Allocator = UncachedBlockAllocator | CachedBlockAllocator
 
 
 class AllocStatus(Enum):
@@ -56,6 +56,7 @@ class BlockSpaceManager:
         self.gpu_allocator = allocator(Device.GPU, block_size, num_gpu_blocks)
         self.cpu_allocator = allocator(Device.CPU, block_size, num_cpu_blocks)
         self.block_tables: dict[int, BlockTable] = {}
+        self._num_swapped_blocks: dict[int, int] = {}
         self._undroppable: Counter[PhysicalTokenBlock] = Counter()
 
     # -- admission -------------------------------------------------------------------
@@ -63,7 +64,8 @@ class BlockSpaceManager:
     def can_allocate(self, group: SequenceGroup) -> AllocStatus:
         """Whether the waiting sequence gets its blocks; cached ones count in full."""
         waiting = group.seqs_with(SequenceStatus.WAITING)[0]
-        return self._admission(waiting.num_blocks(self.block_size), self.watermark_blocks)
+        num_required = waiting.num_blocks(self.block_size)
+        return self._status(num_required, num_kept_free=self.watermark_blocks)
 
     def allocate(self, group: SequenceGroup) -> None:
         """Give the group's waiting sequence a table for all tokens it has.
@@ -90,11 +92,12 @@ class BlockSpaceManager:
         ends = range(block_size, block_size * len(hashes) + 1, block_size)
         return BlockTable([allocate(h, end) for h, end in zip(hashes, ends, strict=True)])
 
-    def _admission(self, num_required: int, watermark_blocks: int) -> AllocStatus:
+    def _status(self, num_required: int, num_kept_free: int) -> AllocStatus:
+        """``NEVER`` if even the empty pool could not keep so many free beside them."""
         gpu = self.gpu_allocator
-        if gpu.num_blocks - num_required < watermark_blocks:
+        if gpu.num_blocks - num_required < num_kept_free:
             return AllocStatus.NEVER
-        if gpu.num_free_blocks - num_required >= watermark_blocks:
+        if gpu.num_free_blocks - num_required >= self.watermark_blocks:
             return AllocStatus.OK
         return AllocStatus.LATER
 
@@ -114,18 +117,20 @@ class BlockSpaceManager:
         """
         table = self.block_tables[seq.seq_id]
         if len(table) < seq.num_blocks(self.block_size):
-            table.append(self._allocate_last_block(seq))
+            table.append(self._block_for_newest_token(seq))
             return []
         last = table.last
         if last.ref_count > 1:
-            copy = self._allocate_last_block(seq)
-            self.gpu_allocator.free(table.replace_last(copy))
+            copy = self._block_for_newest_token(seq)
+            table.stamp(last)
+            table.replace_last(copy)
+            self.gpu_allocator.free(last)
             return [(last.block_number, copy.block_number)]
         if self.enable_caching and seq.num_tokens % self.block_size == 0:
-            self._promote_last_block(seq, table)
+            self._name_full_block(seq, table)
         return []
 
-    def _allocate_last_block(self, seq: Sequence) -> PhysicalTokenBlock:
+    def _block_for_newest_token(self, seq: Sequence) -> PhysicalTokenBlock:
         """A block for the newest token, named by its content if it is full already."""
         if not self.enable_caching:
             return self.gpu_allocator.allocate()
@@ -135,12 +140,12 @@ class BlockSpaceManager:
             seq.prefix_hash() if is_full else None, num_hashed_tokens
         )
 
-    def _promote_last_block(self, seq: Sequence, table: BlockTable) -> None:
+    def _name_full_block(self, seq: Sequence, table: BlockTable) -> None:
         """Name the block that just became full; if its content is cached, use that."""
         assert isinstance(self.gpu_allocator, CachedBlockAllocator)
         block_hash = seq.prefix_hash()
         if not self.gpu_allocator.contains_block(block_hash):
-            self.gpu_allocator.update_hash(block_hash, table.last)
+            self.gpu_allocator.rename(block_hash, table.last)
             return
         table.stamp(table.last)
         self.gpu_allocator.free(table.last)
@@ -162,22 +167,20 @@ class BlockSpaceManager:
     def swap_out(self, group: SequenceGroup) -> list[BlockPair]:
         """Move the running sequences to CPU blocks; ``(gpu, cpu)`` pairs to copy."""
         running = group.seqs_with(SequenceStatus.RUNNING)
-        return self._swap(running, self.gpu_allocator, self.cpu_allocator)
+        pairs = self._swap(running, self.gpu_allocator, self.cpu_allocator)
+        self._num_swapped_blocks[group.request_id] = len(pairs)
+        return pairs
 
     def can_swap_in(self, group: SequenceGroup) -> AllocStatus:
         """Whether the GPU pool has the group's blocks and one more a sequence."""
-        num_required = self.num_blocks(group) + len(
-            group.seqs_with(SequenceStatus.SWAPPED)
-        )
-        if self.gpu_allocator.num_blocks < num_required:
-            return AllocStatus.NEVER
-        free = self.gpu_allocator.num_free_blocks
-        is_ok = free - num_required >= self.watermark_blocks
-        return AllocStatus.OK if is_ok else AllocStatus.LATER
+        num_swapped = len(group.seqs_with(SequenceStatus.SWAPPED))
+        num_required = self._num_swapped_blocks[group.request_id] + num_swapped
+        return self._status(num_required, num_kept_free=0)
 
     def swap_in(self, group: SequenceGroup) -> list[BlockPair]:
         """Move the swapped sequences to GPU blocks; ``(cpu, gpu)`` pairs to copy."""
         swapped = group.seqs_with(SequenceStatus.SWAPPED)
+        del self._num_swapped_blocks[group.request_id]
         return self._swap(swapped, self.cpu_allocator, self.gpu_allocator)
 
     def num_blocks(self, group: SequenceGroup) -> int:
@@ -188,7 +191,7 @@ class BlockSpaceManager:
         return len({block for table in tables for block in table})
 
     def _swap(
-        self, seqs: list[Sequence], source: "Allocator", target: "Allocator"
+        self, seqs: list[Sequence], source: Allocator, target: Allocator
     ) -> list[BlockPair]:
         moved: dict[PhysicalTokenBlock, PhysicalTokenBlock] = {}
         for seq in seqs:
@@ -234,7 +237,7 @@ class BlockSpaceManager:
             table.stamp(block)
             self._allocator_of(block).free(block)
 
-    def _allocator_of(self, block: PhysicalTokenBlock) -> "Allocator":
+    def _allocator_of(self, block: PhysicalTokenBlock) -> Allocator:
         return self.gpu_allocator if block.device is Device.GPU else self.cpu_allocator
 
     # -- prefix caching: what a prefill may skip -------------------------------------
@@ -266,10 +269,6 @@ class BlockSpaceManager:
             return 0
         return self.block_tables[seq.seq_id].num_leading_computed()
 
-    def contains_block(self, block_hash: BlockHash) -> bool:
-        """Whether a GPU block has this content, in use or not."""
-        return self.gpu_allocator.contains_block(block_hash)
-
     # -- counts ----------------------------------------------------------------------
 
     @property
@@ -291,6 +290,3 @@ class BlockSpaceManager:
             allocator.check_invariants()
             num_held = sum(self._allocator_of(block) is allocator for block in held)
             assert num_held + allocator.num_free_blocks == allocator.num_blocks
-
-
-Allocator = UncachedBlockAllocator | CachedBlockAllocator

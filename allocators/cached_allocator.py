@@ -53,7 +53,7 @@ class CachedBlockAllocator:
         content is unlike any other (a running number names it until it is known).
 
         Raises:
-            OutOfBlocksError: A new block is needed and none is free; nothing changed.
+            OutOfBlocksError: A new block is needed and none is free; no block changed.
         """
         if block_hash is None:
             block_hash = next(self._unnamed)
@@ -88,7 +88,7 @@ class CachedBlockAllocator:
         """Whether the content is cached, in use or not."""
         return block_hash in self.cached_blocks or block_hash in self._evictor
 
-    def update_hash(self, block_hash: BlockHash, block: PhysicalTokenBlock) -> None:
+    def rename(self, block_hash: BlockHash, block: PhysicalTokenBlock) -> None:
         """Name a block in use by content that is not cached yet."""
         assert not self.contains_block(block_hash), "that content has a block already"
         del self.cached_blocks[block.block_hash]
@@ -105,6 +105,7 @@ class CachedBlockAllocator:
         numbers |= {block.block_number for block in idle}
         assert len(numbers) == len(used) + len(idle) == self._num_made
         assert numbers <= set(range(self.num_blocks))
+        self._evictor.check_invariants()
 
     def _new_block(
         self, block_hash: BlockHash, num_hashed_tokens: int

@@ -1,9 +1,8 @@
 """Which cached block nobody holds is given up first."""
 
-from collections import deque
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from itertools import islice
 
 from allocators.block import PhysicalTokenBlock
 from allocators.block_hash import BlockHash
@@ -20,6 +19,7 @@ class _Cohort:
     block has left the evictor since are skipped when they come up.
     """
 
+    number: int
     last_accessed: int
     num_blocks: int = 0
     entries: list[_Entry] = field(default_factory=list)
@@ -36,12 +36,13 @@ class LRUEvictor:
     freed late (its sequence was preempted after waiting through some steps) is found only
     if it is longer than an earlier candidate; vLLM does not sort.
 
-    Invariant: ``num_blocks`` equals the live entries of all cohorts.
+    Invariant: each block stands in one cohort, with one entry that is not stale; no
+    cohort is empty.
     """
 
     def __init__(self) -> None:
         self._free_table: dict[BlockHash, tuple[PhysicalTokenBlock, int, _Cohort]] = {}
-        self._cohorts: deque[_Cohort] = deque()
+        self._cohorts: OrderedDict[int, _Cohort] = OrderedDict()
         self._num_entries = 0
         self._next_ticket = 0
 
@@ -74,6 +75,9 @@ class LRUEvictor:
         """Take the block with this content back into use."""
         block, _, cohort = self._free_table.pop(block_hash)
         cohort.num_blocks -= 1
+        if not cohort.num_blocks:
+            del self._cohorts[cohort.number]
+            self._num_entries -= len(cohort.entries)
         return block
 
     def evict(self) -> PhysicalTokenBlock:
@@ -82,12 +86,10 @@ class LRUEvictor:
         There must be one: callers look at the free count first.
         """
         assert self._free_table, "nothing to evict"
-        while not self._cohorts[0].num_blocks:
-            self._num_entries -= len(self._cohorts.popleft().entries)
-        best, best_entry = self._cohorts[0], self._first_entry(self._cohorts[0])
-        for cohort in islice(self._cohorts, 1, None):
-            if not cohort.num_blocks:
-                continue
+        cohorts = iter(self._cohorts.values())
+        best = next(cohorts)
+        best_entry = self._first_entry(best)
+        for cohort in cohorts:
             if cohort.last_accessed > best.last_accessed:
                 break
             entry = self._first_entry(cohort)
@@ -97,10 +99,27 @@ class LRUEvictor:
         block.computed = False
         return block
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the cohorts and the table of blocks disagree."""
+        live = [
+            (entry, cohort)
+            for cohort in self._cohorts.values()
+            for entry in cohort.entries
+            if self._is_live(entry)
+        ]
+        assert len(live) == len(self._free_table)
+        assert all(self._free_table[entry[2]][2] is cohort for entry, cohort in live)
+        sizes = [cohort.num_blocks for cohort in self._cohorts.values()]
+        assert min(sizes, default=1) > 0
+        assert sum(sizes) == len(self._free_table)
+
     def _last_cohort(self, last_accessed: int) -> _Cohort:
-        if not self._cohorts or self._cohorts[-1].last_accessed != last_accessed:
-            self._cohorts.append(_Cohort(last_accessed))
-        return self._cohorts[-1]
+        cohorts = self._cohorts
+        newest = cohorts[next(reversed(cohorts))] if cohorts else None
+        if newest is None or newest.last_accessed != last_accessed:
+            newest = _Cohort(self._next_ticket, last_accessed)
+            cohorts[newest.number] = newest
+        return newest
 
     def _first_entry(self, cohort: _Cohort) -> _Entry:
         """The cohort's longest block; entries of blocks that left are dropped."""
@@ -116,8 +135,7 @@ class LRUEvictor:
 
     def _compact(self) -> None:
         """Drop all stale entries; costs less than the additions that made them."""
-        for cohort in self._cohorts:
+        for cohort in self._cohorts.values():
             cohort.entries = [entry for entry in cohort.entries if self._is_live(entry)]
             heapify(cohort.entries)
-        self._cohorts = deque(cohort for cohort in self._cohorts if cohort.num_blocks)
         self._num_entries = len(self._free_table)

@@ -52,10 +52,6 @@ class UncachedBlockAllocator:
         if block.ref_count == 0:
             self.free_blocks.append(block)
 
-    def contains_block(self, block_hash: BlockHash) -> bool:
-        """Whether the content is cached: never."""
-        return False
-
     def check_invariants(self) -> None:
         """Raise AssertionError if a free block is held or stands there twice."""
         numbers = {block.block_number for block in self.free_blocks}

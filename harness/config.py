@@ -52,7 +52,7 @@ class EngineConfig:
     max_num_seqs: int
     max_num_batched_tokens: int
     watermark: float
-    preemption_mode: str | None
+    preemption_mode: PreemptionMode | None
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -191,13 +191,15 @@ def _v0_version(policy: str, engine: str, version: str | None) -> str:
     """The vLLM version in force."""
     if policy == "v1":
         raise UsageError(
-            "policy v1 (vLLM 0.11 and later) is not there yet; use --policy v0, which"
+            "--policy v1 is not there yet; this version has --policy v0 only, which"
             " replays what vLLM up to 0.6.3 decides"
         )
     if policy != "v0":
         raise UsageError(f"unknown policy {policy}; v0 is there")
     if engine != "sim":
-        raise UsageError(f"engine {engine} is not there yet; use --engine sim")
+        raise UsageError(
+            f"--engine {engine} is not there yet; this version has --engine sim only"
+        )
     version = version or DEFAULT_V0_VERSION
     if v0_support(version) == "none":
         raise UsageError(
@@ -222,10 +224,10 @@ def _max_model_len(model: ModelProfile, max_model_len: int | None) -> int:
     return max_model_len
 
 
-def _preemption_mode(mode: str | None) -> str | None:
+def _preemption_mode(mode: str | None) -> PreemptionMode | None:
     if mode is not None and mode not in list(PreemptionMode):
         raise UsageError(f"unknown preemption mode {mode}; recompute and swap are there")
-    return mode
+    return None if mode is None else PreemptionMode(mode)
 
 
 def _notes(config: EngineConfig, watermark: float | None) -> list[str]:

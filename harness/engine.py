@@ -12,9 +12,9 @@ from enum import StrEnum
 from typing import Protocol
 
 from harness.arrivals import ArrivalSource
-from harness.executors.executor import Execution, Executor, Handle
+from harness.executors.executor import Execution, Executor
 from harness.request import Request
-from harness.schedulers.batch import Batch, Scheduler
+from harness.schedulers.batch import Batch, Finished, Scheduler
 from harness.schedulers.errors import SchedulerDiedError
 
 
@@ -64,14 +64,8 @@ class Observer(Protocol):
     def repeated(self, batch: Batch, num_steps: int) -> None:
         """The batch ran ``num_steps`` more steps; its last tokens are not in yet."""
 
-    def committed(self, batch: Batch, execution: Execution, done: list[Request]) -> None:
+    def committed(self, batch: Batch, execution: Execution, done: list[Finished]) -> None:
         """The batch's last tokens are in; ``done`` finished with it."""
-
-
-@dataclass(slots=True)
-class _InFlight:
-    batch: Batch
-    handle: Handle
 
 
 class Engine:
@@ -118,7 +112,7 @@ class Engine:
         self._stuck_after = stuck_after
         self._barren_after = barren_after
         self._after_turn = after_turn
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[Batch] = deque()
         self._num_blocked_calls = 0
         self._num_barren_calls = 0
 
@@ -165,8 +159,8 @@ class Engine:
         if batch.is_idle:
             return False
         max_steps = self._scheduler.max_repeat(batch) if self._can_repeat else 1
-        handle = self._executor.submit(batch, max_steps, self._source.next_ns())
-        self._in_flight.append(_InFlight(batch, handle))
+        self._executor.submit(batch, max_steps, self._source.next_ns())
+        self._in_flight.append(batch)
         return True
 
     def _count_fruitless(self, batch: Batch) -> None:
@@ -177,17 +171,17 @@ class Engine:
         if batch.dismissed or any(entry.samples for entry in batch.scheduled):
             self._num_barren_calls = 0
 
-    def _take_in(self, flight: _InFlight) -> None:
+    def _take_in(self, batch: Batch) -> None:
         """Wait for a batch, then hand in its growth, its tokens and ended transfers."""
-        execution = self._executor.wait(flight.handle)
+        execution = self._executor.wait()
         if execution.num_steps > 1:
-            self._scheduler.repeat(flight.batch, execution.num_steps - 1)
-            self._observer.repeated(flight.batch, execution.num_steps - 1)
-        done = self._scheduler.commit(flight.batch)
-        self._observer.committed(flight.batch, execution, done)
+            self._scheduler.repeat(batch, execution.num_steps - 1)
+            self._observer.repeated(batch, execution.num_steps - 1)
+        done = self._scheduler.commit(batch)
+        self._observer.committed(batch, execution, done)
         self._scheduler.transfers_done(execution.transfers_done)
-        for request in done:
-            self._source.on_finished(request, execution.end_ns)
+        for finished in done:
+            self._source.on_finished(finished.request, execution.end_ns)
 
     def _wait_for_work(self) -> bool:
         """Let time pass to the next event; False if nothing will ever happen again."""

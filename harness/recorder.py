@@ -4,7 +4,14 @@ from collections import Counter, deque
 
 from harness.executors.executor import Execution
 from harness.request import Request
-from harness.schedulers.batch import REJECTIONS, Batch, CacheState, Scheduled, Scheduler
+from harness.schedulers.batch import (
+    REJECTIONS,
+    Batch,
+    CacheState,
+    Finished,
+    Scheduled,
+    Scheduler,
+)
 from results.record import RequestRecord, RequestStatus, StepRecord
 
 
@@ -18,15 +25,13 @@ class Recorder:
 
     Args:
         scheduler: Whose queues and blocks are recorded.
-        max_model_len: Where outputs are cut.
     """
 
-    def __init__(self, scheduler: Scheduler, max_model_len: int) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self.requests: dict[int, RequestRecord] = {}
         self.steps: list[StepRecord] = []
         self.num_done = 0
         self._scheduler = scheduler
-        self._max_model_len = max_model_len
         self._recomputed: set[int] = set()
         self._last_token_ns: dict[int, int] = {}
         self._states: deque[CacheState] = deque()
@@ -63,19 +68,27 @@ class Recorder:
         """Note how many blocks the stretch has come to hold."""
         self._used_blocks_end = self._scheduler.num_used_blocks
 
-    def committed(self, batch: Batch, execution: Execution, done: list[Request]) -> None:
+    def committed(self, batch: Batch, execution: Execution, done: list[Finished]) -> None:
         """Record the stretch, then the tokens it brought and who finished."""
         state = self._states.popleft()
         gaps = self._take_tokens(batch, execution)
         self.steps.append(self._step_record(batch, execution, state, gaps))
-        for request in done:
-            self._leave(request, execution.end_ns, RequestStatus.FINISHED, "")
+        for finished in done:
+            record = self.requests[finished.request.request_id]
+            record.num_output_tokens = sum(finished.sample_lengths)
+            record.max_sample_tokens = max(finished.sample_lengths)
+            self._leave(finished.request, execution.end_ns, RequestStatus.FINISHED, "")
 
-    def give_up(self, reason: str) -> None:
+    def break_off(self, reason: str) -> None:
         """Note of every request still unfinished why the run ended without it."""
         for record in self.requests.values():
             if record.finished_ns is None:
                 record.status, record.reason = RequestStatus.FAILED, reason
+
+    def never_arrived(self, request: Request, reason: str) -> None:
+        """Note a request to which the run did not come; its arrival is as planned."""
+        self.arrived(request)
+        self.requests[request.request_id].reason = reason
 
     # -- requests --------------------------------------------------------------------
 
@@ -83,12 +96,13 @@ class Recorder:
         record = self.requests[entry.request.request_id]
         if record.first_scheduled_ns is None:
             record.first_scheduled_ns = now_ns
-            record.num_cached_tokens = entry.num_cached_tokens
-        elif record.request_id in self._recomputed:
-            record.num_recompute_cached_tokens += entry.num_cached_tokens
-            record.num_recomputed_tokens += entry.num_tokens - entry.num_cached_tokens
-            if entry.samples:
-                self._recomputed.discard(record.request_id)
+        if record.request_id not in self._recomputed:
+            record.num_cached_tokens += entry.num_cached_tokens
+            return
+        record.num_recompute_cached_tokens += entry.num_cached_tokens
+        record.num_recomputed_tokens += entry.num_tokens - entry.num_cached_tokens
+        if entry.samples:
+            self._recomputed.discard(record.request_id)
 
     def _leave(
         self, request: Request, now_ns: int, status: RequestStatus, reason: str
@@ -97,11 +111,6 @@ class Recorder:
         record.finished_ns = now_ns
         record.status = status
         record.reason = reason
-        if status is RequestStatus.FINISHED:
-            room = self._max_model_len - request.num_prompt_tokens
-            lengths = [max(1, min(n, room)) for _, n in request.outputs]
-            record.num_output_tokens = sum(lengths)
-            record.max_sample_tokens = max(lengths)
         self._last_token_ns.pop(request.request_id, None)
         self.num_done += 1
 
@@ -119,7 +128,7 @@ class Recorder:
             last_token_ns[request_id] = execution.end_ns
             if before_ns is not None:
                 gaps[first_end_ns - before_ns] += entry.num_seqs
-            elif self.requests[request_id].first_token_ns is None:
+            else:
                 self.requests[request_id].first_token_ns = first_end_ns
         return gaps
 

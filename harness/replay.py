@@ -4,16 +4,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from allocators.block_space_manager import BlockSpaceManager
 from harness.arrivals import ArrivalSource, MaxConcurrency, OpenLoop
 from harness.config import EngineConfig
 from harness.engine import Ending, Engine
 from harness.executors.executor import Executor
 from harness.executors.simulated import SimulatedExecutor
-from harness.observations import Observations
+from harness.findings import RunFindings
 from harness.recorder import Recorder
-from harness.schedulers.batch import PreemptionMode, Scheduler
-from harness.schedulers.scheduler_v0 import SchedulerV0
+from harness.schedulers.batch import Scheduler
+from harness.schedulers.build import build_scheduler_v0
 from harness.workload import Workload
 from profiles.gpu import load_gpu
 from profiles.model import load_model
@@ -66,7 +65,7 @@ def replay(
     if max_concurrency is not None:
         source = MaxConcurrency(OpenLoop(workload), max_concurrency)
     scheduler = build_scheduler(config)
-    recorder = Recorder(scheduler, config.max_model_len)
+    recorder = Recorder(scheduler)
     executor = build_executor(config)
     after_turn = _after_turn(scheduler, recorder, len(workload), check, on_progress)
     started = time.perf_counter()
@@ -79,17 +78,15 @@ def replay(
         after_turn=after_turn,
     )
     outcome = engine.run()
-    observations = Observations(workload, config, recorder, outcome)
-    if outcome.ending is Ending.STUCK:
-        observations.note_holders(scheduler)
+    findings = RunFindings(workload, config, recorder, outcome, scheduler.holders())
     if outcome.ending is not Ending.COMPLETE:
         _record_the_rest(workload, recorder, outcome.reason)
     if outcome.ending is not Ending.INTERRUPTED:  # it may have come within a bookkeeping
-        observations.num_lost_blocks = scheduler.close()
+        findings.num_lost_blocks = scheduler.close()
     return RunResult(
         requests=[recorder.requests[i] for i in sorted(recorder.requests)],
         steps=recorder.steps,
-        findings=observations.findings(),
+        findings=findings.gather(),
         complete=outcome.ending is Ending.COMPLETE,
         interrupted=outcome.ending is Ending.INTERRUPTED,
         wall_s=time.perf_counter() - started,
@@ -98,30 +95,27 @@ def replay(
 
 def _record_the_rest(workload: Workload, recorder: Recorder, reason: str) -> None:
     """Records of what a run that broke off left behind, in the engine or before it."""
-    recorder.give_up(reason)
+    recorder.break_off(reason)
     for request_id in range(len(workload)):
         if request_id not in recorder.requests:
-            recorder.arrived(workload.request(request_id))
-            recorder.requests[request_id].reason = f"{reason} before it arrived"
+            recorder.never_arrived(
+                workload.request(request_id), f"{reason} before it arrived"
+            )
 
 
-def build_scheduler(config: EngineConfig) -> SchedulerV0:
+def build_scheduler(config: EngineConfig) -> Scheduler:
     """The scheduler and block manager that a configuration names."""
-    manager = BlockSpaceManager(
-        config.block_size,
-        config.num_gpu_blocks,
-        config.num_cpu_blocks,
-        config.watermark,
-        config.enable_prefix_caching,
-    )
-    mode = config.preemption_mode
-    return SchedulerV0(
-        manager,
+    return build_scheduler_v0(
+        block_size=config.block_size,
+        num_gpu_blocks=config.num_gpu_blocks,
+        num_cpu_blocks=config.num_cpu_blocks,
+        watermark=config.watermark,
+        enable_prefix_caching=config.enable_prefix_caching,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=config.max_model_len,
         enable_chunked_prefill=config.enable_chunked_prefill,
-        preemption_mode=PreemptionMode(mode) if mode else None,
+        preemption_mode=config.preemption_mode,
     )
 
 

@@ -1,6 +1,9 @@
 """One request, as schedulers and arrival sources see it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+_NUM_NAMED = 5
 
 Run = tuple[int, int]
 """A stretch of prompt content: ``(segment, num_tokens)``.
@@ -39,3 +42,11 @@ class Request:
     def n(self) -> int:
         """Number of samples drawn from the prompt."""
         return len(self.outputs)
+
+
+def named(request_ids: Iterable[int]) -> str:
+    """The first few of the requests, and how many more there are, for people."""
+    ids = sorted(set(request_ids))
+    text = ", ".join(f"#{request_id}" for request_id in ids[:_NUM_NAMED])
+    num_more = len(ids) - _NUM_NAMED
+    return f"{text}, … {num_more} more" if num_more > 0 else text

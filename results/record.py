@@ -26,14 +26,15 @@ class RequestRecord:
 
     Attributes:
         request_id: Position of the request in the workload (file order, from 0).
-        arrival_ns: When the request reached the engine.
+        arrival_ns: When the request reached the engine, or was to reach it.
         num_prompt_tokens: Tokens of the prompt.
         num_output_tokens: Tokens generated, over all samples.
         n: Number of samples (parallel sampling).
         max_sample_tokens: Tokens of the longest sample; TPOT divides by this less one.
         first_scheduled_ns: When a batch first contained it (queue time ends).
         first_token_ns: When its first token existed.
-        finished_ns: When its last token existed, or when it was refused or given up.
+        finished_ns: When its last token existed or it was dismissed; ``None`` if the run
+            ended before.
         num_cached_tokens: Prompt tokens whose computation was skipped at the first
             admission. 0 without prefix caching.
         num_recompute_cached_tokens: The same for admissions after a preemption.
@@ -73,8 +74,9 @@ class StepRecord:
         num_steps: Steps in the stretch, at least 1.
         first_step_ns: Duration of the first step.
         last_step_ns: Duration of the last step.
-        num_prefill_tokens: Prompt tokens scheduled (stretches with any have one step).
-        num_cached_tokens: Of these, tokens whose computation was skipped.
+        num_prefill_tokens: Tokens that prefills computed (a stretch with any has one
+            step).
+        num_cached_tokens: Tokens that prefills found in the cache and skipped.
         num_prefill_seqs: Sequences being prefilled.
         num_decode_seqs: Sequences that decode, each one token a step.
         num_context_tokens: Tokens that those sequences attend to in the first step.

@@ -85,7 +85,6 @@ def run(
     from bench_cli.quantity import parse_slo
     from harness.config import resolve_config  # brings numpy, which help does not need
 
-    refuse_what_is_missing(engine, policy)
     shown = OutputFlags(
         slo=None if slo is None else parse_slo(slo),
         as_json=as_json,
@@ -107,6 +106,7 @@ def run(
         model=model,
         gpu=gpu,
         policy=policy.value,
+        engine=engine.value,
         vllm_version=vllm_version,
         tensor_parallel_size=tensor_parallel_size,
         gpu_memory_utilization=gpu_memory_utilization,
@@ -129,24 +129,6 @@ def run(
     code = replay_and_report(workload, config, timing, shown, check=check)
     if code:
         raise typer.Exit(code)
-
-
-def refuse_what_is_missing(engine: Engine, policy: Policy) -> None:
-    """Name what this version cannot do yet, instead of doing something else.
-
-    Raises:
-        UsageError: The engine or the policy is not there.
-    """
-    from harness.errors import UsageError
-
-    if engine is not Engine.SIM:
-        raise UsageError(
-            f"--engine {engine} is not there yet; this version has --engine sim only"
-        )
-    if policy is not Policy.V0:
-        raise UsageError(
-            f"--policy {policy} is not there yet; this version has --policy v0 only"
-        )
 
 
 def refuse_contradictions(timing: WorkloadFlags, shown: OutputFlags) -> None:

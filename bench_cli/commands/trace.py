@@ -31,7 +31,7 @@ def inspect(
 ) -> None:
     """Show what FILE holds: requests, lengths, and how much its prompts share."""
     from harness.traces import open_trace  # heavy imports wait until a command runs
-    from harness.traces.inspect import inspect_workload
+    from harness.traces.inspection import inspect_workload
 
     workload = open_trace(file, format=trace_format, skip_bad_rows=skip_bad_rows)
     document = inspect_workload(workload, block_size=block_size)
@@ -108,7 +108,7 @@ def generate(
     ] = False,
 ) -> None:
     """Make a trace up; lengths, rate and seed have the defaults of 'vllm bench serve'."""
-    from harness.traces.generate import GenerateOptions, generate_trace
+    from harness.traces.generation import GenerateOptions, generate_trace
 
     options = GenerateOptions(
         num_requests=num_requests,

@@ -27,9 +27,6 @@ class Execution:
     transfers_done: list[TransferId] = field(default_factory=list)
 
 
-Handle = int
-
-
 class Executor(Protocol):
     """Runs batches in the order submitted, each after the one before."""
 
@@ -37,21 +34,22 @@ class Executor(Protocol):
     def now_ns(self) -> int:
         """Nanoseconds since the run began."""
 
-    def submit(self, batch: Batch, max_steps: int, until_ns: int | None) -> Handle:
+    def submit(self, batch: Batch, max_steps: int, until_ns: int | None) -> None:
         """Start a batch behind those in flight.
 
         It repeats up to ``max_steps`` times and stops after the first step that ends at
         or past ``until_ns`` or at or past the end of a transfer.
         """
 
-    def wait(self, handle: Handle) -> Execution:
+    def wait(self) -> Execution:
         """Let the oldest batch in flight end; moves ``now_ns`` to that moment."""
 
     def idle_until(self, ns: int | None, *, is_blocked: bool) -> list[TransferId]:
         """Let time pass without a batch.
 
-        Until ``ns`` or the end of a transfer, whichever is first. With ``is_blocked``
-        requests are there that no call can serve yet.
+        Until ``ns`` or the end of a transfer, whichever is first; one of the two is there
+        unless ``is_blocked``: then requests are there that no call can serve yet, and a
+        clock that counts calls moves by one.
 
         Returns:
             Transfers that ended.

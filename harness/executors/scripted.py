@@ -1,6 +1,8 @@
 """A clock that counts steps: what golden rows were recorded against."""
 
-from harness.executors.executor import Execution, Handle
+from collections import deque
+
+from harness.executors.executor import Execution
 from harness.schedulers.batch import Batch, TransferId
 
 
@@ -17,7 +19,7 @@ class ScriptedExecutor:
     def __init__(self, transfer_steps: int = 1) -> None:
         self._transfer_steps = transfer_steps
         self._now = 0
-        self._in_flight: list[tuple[int, int]] = []
+        self._in_flight: deque[range] = deque()
         self._transfers: dict[TransferId, int] = {}
 
     @property
@@ -30,28 +32,27 @@ class ScriptedExecutor:
         """Whether a transfer is still under way."""
         return bool(self._transfers)
 
-    def submit(self, batch: Batch, max_steps: int, until_ns: int | None) -> Handle:
+    def submit(self, batch: Batch, max_steps: int, until_ns: int | None) -> None:
         """Start a batch behind those in flight; see :class:`Executor`."""
-        start = sum(self._in_flight[-1]) if self._in_flight else self._now
+        start = self._in_flight[-1].stop if self._in_flight else self._now
         for transfer in batch.transfers:
             self._transfers[transfer.transfer_id] = start + self._transfer_steps
         events = [] if until_ns is None else [until_ns]
         events.extend(self._transfers.values())
         stop = min(events, default=start + max_steps)
         num_steps = min(max_steps, max(1, stop - start))
-        self._in_flight.append((start, num_steps))
-        return len(self._in_flight)
+        self._in_flight.append(range(start, start + num_steps))
 
-    def wait(self, handle: Handle) -> Execution:
+    def wait(self) -> Execution:
         """Let the oldest batch in flight end; moves the clock to that moment."""
-        start, num_steps = self._in_flight.pop(0)
-        self._now = end = start + num_steps
+        ticks = self._in_flight.popleft()
+        self._now = ticks.stop
         return Execution(
-            start_ns=start,
-            first_step_end_ns=start + 1,
-            last_step_start_ns=end - 1,
-            end_ns=end,
-            num_steps=num_steps,
+            start_ns=ticks.start,
+            first_step_end_ns=ticks.start + 1,
+            last_step_start_ns=ticks.stop - 1,
+            end_ns=ticks.stop,
+            num_steps=len(ticks),
             transfers_done=self._ended_transfers(),
         )
 

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass
 
-from harness.executors.executor import Execution, Handle
+from harness.executors.executor import Execution
 from harness.schedulers.batch import Batch, Transfer, TransferId
 from profiles.step_time import FS_PER_NS, StepTime, steps_until, stretch_fs
 
@@ -50,7 +50,7 @@ class SimulatedExecutor:
         """Whether a transfer is still under way."""
         return bool(self._transfers)
 
-    def submit(self, batch: Batch, max_steps: int, until_ns: int | None) -> Handle:
+    def submit(self, batch: Batch, max_steps: int, until_ns: int | None) -> None:
         """Start a batch behind those in flight; see :class:`Executor`."""
         start_fs = self._now_fs
         if self._in_flight:
@@ -68,9 +68,8 @@ class SimulatedExecutor:
                 elapsed_fs = stop_fs - start_fs
                 num_steps = steps_until(step_fs, growth_fs, elapsed_fs, max_steps)
         self._in_flight.append(_Span(start_fs, step_fs, growth_fs, num_steps))
-        return len(self._in_flight)
 
-    def wait(self, handle: Handle) -> Execution:
+    def wait(self) -> Execution:
         """Let the oldest batch in flight end; moves the clock to that moment."""
         span = self._in_flight.popleft()
         self._now_fs = span.end_of_step_fs(span.num_steps)

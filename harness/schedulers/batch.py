@@ -45,7 +45,8 @@ class Scheduled:
         is_prefill: Counted among the batch's prefills.
         samples: Each of its sequences gets a token at the end of the step.
         is_admission: It comes from the waiting queue.
-        num_cached_tokens: Tokens of an admission whose computation is skipped.
+        num_cached_tokens: Of these, tokens of a prefill that were found in the cache when
+            the request was admitted; their computation is skipped.
         num_computed_blocks: Leading blocks of its table that a prefill may skip.
     """
 
@@ -123,6 +124,20 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Finished:
+    """A request that has all its tokens.
+
+    Attributes:
+        request: The request.
+        sample_lengths: Tokens of each sample; fewer than asked for where the model's
+            length cut it.
+    """
+
+    request: Request
+    sample_lengths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CacheState:
     """Queues and pool at one moment, for the records.
 
@@ -165,7 +180,7 @@ class Scheduler(Protocol):
     def repeat(self, batch: Batch, num_steps: int) -> None:
         """Do what ``num_steps`` further calls would decide: the same batch, grown."""
 
-    def commit(self, batch: Batch) -> list[Request]:
+    def commit(self, batch: Batch) -> list[Finished]:
         """Take in the tokens sampled in the batch's last step; who finished."""
 
     def transfers_done(self, transfers: Iterable[TransferId]) -> None:
@@ -185,6 +200,9 @@ class Scheduler(Protocol):
 
     def state(self) -> CacheState:
         """Queues and pool as they are now; costs the length of the running queue."""
+
+    def holders(self) -> str:
+        """Who is in which queue and how many blocks are free, for people."""
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless every block is free or owned, and counted right."""

@@ -10,8 +10,8 @@ from profiles.step_time import BatchShape
 def shape_of(batch: Batch, groups: Seq[SequenceGroup]) -> BatchShape:
     """The work of ``batch``, whose entries belong to ``groups`` one by one.
 
-    Tokens of cached blocks found at admission are not computed; at least one token is.
-    A prefill's token number ``i`` attends to ``i`` tokens.
+    Tokens found in the cache are not computed. A prefill's token number ``i`` attends to
+    ``i`` tokens.
     """
     num_prefill_tokens = prefill_attention = num_prefill_seqs = 0
     num_decode_seqs = num_context_tokens = 0
@@ -23,7 +23,7 @@ def shape_of(batch: Batch, groups: Seq[SequenceGroup]) -> BatchShape:
             continue
         start = running[0].num_computed_tokens
         end = start + max(entry.num_tokens, 1)
-        start = min(max(start, entry.num_cached_tokens), end - 1)
+        start += entry.num_cached_tokens
         num_prefill_tokens += end - start
         prefill_attention += (end * (end + 1) - start * (start + 1)) // 2
         num_prefill_seqs += 1

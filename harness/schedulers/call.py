@@ -11,11 +11,19 @@ from harness.schedulers.budget import Budget
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """What the queues hold: a request with the sequences drawn from it."""
+    """What the queues hold: a request with the sequences drawn from it.
+
+    Attributes:
+        request: The request.
+        group: Its sequences.
+        prompt_hashes: Numbers of the prompt's prefixes; ``None`` without caching.
+        num_cached_tokens: Leading tokens found in the cache at the latest admission.
+    """
 
     request: Request
     group: SequenceGroup
     prompt_hashes: PrefixHashes | None
+    num_cached_tokens: int = 0
 
 
 Entry = tuple[Member, Scheduled]

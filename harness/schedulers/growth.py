@@ -17,9 +17,8 @@ def num_plain_steps(
     """Steps, at most ``limit``, that these decodes run with nothing to decide.
 
     The first is the step just scheduled. In the others only blocks that are free are
-    taken, ``num_reserved`` stay free, and no block completed turns out to be cached.
+    taken, and ``num_reserved`` stay free.
     """
-    limit = _before_a_twin(seqs, block_manager, limit)
     num_spare = block_manager.num_free_gpu_blocks - num_reserved
     block_size = block_manager.block_size
     if _num_new_blocks(seqs, block_size, limit) <= num_spare:
@@ -32,6 +31,24 @@ def num_plain_steps(
         else:
             too_many = middle
     return fits
+
+
+def grow(
+    seqs: Seq[Sequence], block_manager: BlockSpaceManager, num_steps: int, now: int
+) -> None:
+    """Let each sequence have ``num_steps`` tokens more, the last one at time ``now``.
+
+    Blocks are taken and named in the order in which single steps would do it.
+    """
+    num_before = [seq.num_output_tokens for seq in seqs]
+    for step, index in slots_in_order(seqs, block_manager.block_size, num_steps):
+        seqs[index].num_output_tokens = num_before[index] + step
+        copies = block_manager.append_slots(seqs[index])
+        assert not copies, "a copy-on-write ends a stretch"
+    for seq, num_output_tokens in zip(seqs, num_before, strict=True):
+        seq.num_output_tokens = num_output_tokens + num_steps
+        block_manager.access(seq, now)
+    block_manager.mark_blocks_as_computed(seqs)
 
 
 def slots_in_order(
@@ -64,26 +81,3 @@ def _num_new_blocks(seqs: Seq[Sequence], block_size: int, num_steps: int) -> int
         - (seq.num_tokens + block_size - 1) // block_size
         for seq in seqs
     )
-
-
-def _before_a_twin(
-    seqs: Seq[Sequence], block_manager: BlockSpaceManager, limit: int
-) -> int:
-    """Steps before one in which a completed block's content is cached already.
-
-    Then the block would be given back, and free blocks would become more. Sequences that
-    write the same content could give each other such twins: they are stepped singly.
-    """
-    if not block_manager.enable_caching:
-        return limit
-    if len({seq.content_id for seq in seqs}) < len(seqs):
-        return 1
-    block_size, contains = block_manager.block_size, block_manager.contains_block
-    for seq in seqs:
-        assert seq.hashes is not None
-        first = (seq.num_tokens // block_size + 1) * block_size
-        for length in range(first, seq.num_tokens + limit, block_size):
-            if contains(seq.hashes[length]):
-                limit = length - seq.num_tokens
-                break
-    return max(limit, 1)

@@ -47,7 +47,7 @@ class Preemption:
         else:
             self._swap_out(call, member)
 
-    def give_up(self, call: Call, member: Member, reason: Dismissal) -> None:
+    def dismiss(self, call: Call, member: Member, reason: Dismissal) -> None:
         """End a group over which vLLM's engine would die.
 
         Raises:
@@ -60,7 +60,7 @@ class Preemption:
         self._sampling.end(member)
         call.batch.dismissed.append((member.request, reason))
 
-    def abandon(self, call: Call, member: Member) -> None:
+    def dismiss_swapped(self, call: Call, member: Member) -> None:
         """End a swapped group that can never come back.
 
         vLLM forgets its CPU blocks: they stay taken, and so they do here.
@@ -72,7 +72,7 @@ class Preemption:
     def _recompute(self, call: Call, member: Member) -> None:
         running = member.group.seqs_with(SequenceStatus.RUNNING)
         if len(running) > 1:
-            self.give_up(call, member, Dismissal.RECOMPUTE_SEVERAL)
+            self.dismiss(call, member, Dismissal.RECOMPUTE_SEVERAL)
             return
         for seq in running:
             seq.status = SequenceStatus.WAITING
@@ -84,7 +84,7 @@ class Preemption:
     def _swap_out(self, call: Call, member: Member) -> None:
         group = member.group
         if not self._block_manager.can_swap_out(group):
-            self.give_up(call, member, Dismissal.NO_CPU_BLOCKS)
+            self.dismiss(call, member, Dismissal.NO_CPU_BLOCKS)
             return
         call.batch.swap_out.extend(self._block_manager.swap_out(group))
         for seq in group.seqs_with(SequenceStatus.RUNNING):

@@ -24,6 +24,8 @@ class Sampling:
         self._block_manager = block_manager
         self._max_model_len = max_model_len
         self._prefixes = PrefixIndex()
+        self._contents: set[int] = set()
+        self._shared_contents: set[int] = set()
         self._seq_ids = count()
 
     def begin(self, request: Request) -> Member:
@@ -63,6 +65,13 @@ class Sampling:
             self._max_model_len - seq.num_tokens,
         )
 
+    def has_twin(self, seq: Sequence) -> bool:
+        """Whether another sequence ever wrote the same tokens after the same prompt.
+
+        Only then can a block that decoding fills turn out to be cached already.
+        """
+        return bool(self._shared_contents) and seq.content_id in self._shared_contents
+
     def _fork(self, member: Member) -> None:
         """Make samples 1 to n - 1, each with a first token of its own."""
         parent = member.group.seqs[0]
@@ -82,12 +91,15 @@ class Sampling:
         """A sequence that will write the output of ``sample``.
 
         vLLM's v0 hashes a prefix as a pair (prompt tokens, output tokens), so content
-        written as output is never found by a prompt: the segment is marked by ``~``.
+        written as output is never found by a prompt: the segment is marked.
         """
         segment, num_output_tokens = member.request.outputs[sample]
         hashes = member.prompt_hashes
         if hashes is not None:
-            hashes = hashes.extended(~segment, num_output_tokens)
+            hashes = hashes.extended(("output", segment), num_output_tokens)
+            if hashes.last_run in self._contents:
+                self._shared_contents.add(hashes.last_run)
+            self._contents.add(hashes.last_run)
         return Sequence(
             next(self._seq_ids),
             member.request.num_prompt_tokens,

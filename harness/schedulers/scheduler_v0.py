@@ -9,11 +9,12 @@ from collections.abc import Iterable
 
 from allocators.block_space_manager import AllocStatus, BlockSpaceManager
 from allocators.sequence import Sequence, SequenceGroup, SequenceStatus
-from harness.request import Request
+from harness.request import Request, named
 from harness.schedulers.batch import (
     Batch,
     CacheState,
     Dismissal,
+    Finished,
     PreemptionMode,
     Scheduled,
     TransferId,
@@ -22,13 +23,15 @@ from harness.schedulers.batch_shape import shape_of
 from harness.schedulers.budget import Budget
 from harness.schedulers.call import Call, Entry, Member
 from harness.schedulers.errors import SchedulerDiedError
-from harness.schedulers.growth import num_plain_steps, slots_in_order
+from harness.schedulers.growth import grow, num_plain_steps
 from harness.schedulers.preemption import Preemption
 from harness.schedulers.sampling import Sampling
 
 
 class SchedulerV0:
     """Decides batches as vLLM 0.5.5 does, over a :class:`BlockSpaceManager`.
+
+    It plans each step from the tokens of the last: one batch in flight, as in vLLM.
 
     Args:
         block_manager: Its blocks.
@@ -60,7 +63,7 @@ class SchedulerV0:
         self.waiting: deque[Member] = deque()
         self.running: deque[Member] = deque()
         self.swapped: deque[Member] = deque()
-        self._batch_members: list[Member] = []
+        self._members: dict[int, Member] = {}
         self._sampling = Sampling(block_manager, max_model_len)
         self._preemption = Preemption(
             block_manager, self._sampling, preemption_mode, dies_like_vllm
@@ -71,7 +74,8 @@ class SchedulerV0:
 
     def add(self, request: Request) -> None:
         """Put a request at the end of the waiting queue."""
-        self.waiting.append(self._sampling.begin(request))
+        member = self._members[request.request_id] = self._sampling.begin(request)
+        self.waiting.append(member)
 
     @property
     def has_unfinished(self) -> bool:
@@ -90,9 +94,9 @@ class SchedulerV0:
         budget = Budget(self.max_num_batched_tokens, self.max_num_seqs)
         call = Call(Batch(), budget)
         if self.enable_chunked_prefill:
-            entries = self._schedule_chunked(call)
+            entries = self._in_chunked_mode(call)
         else:
-            entries = self._schedule_default(call)
+            entries = self._in_default_mode(call)
         if budget.is_exceeded:
             raise SchedulerDiedError(
                 "vllm_assertion",
@@ -100,32 +104,32 @@ class SchedulerV0:
                 f" more than max_num_batched_tokens={budget.max_tokens} or"
                 f" max_num_seqs={budget.max_seqs}",
             )
-        self._batch_members = [member for member, _ in entries]
+        for request, _ in call.batch.dismissed:
+            del self._members[request.request_id]
         call.batch.scheduled = [entry for _, entry in entries]
         self._use_cache(entries)
-        groups = [member.group for member in self._batch_members]
-        call.batch.shape = shape_of(call.batch, groups)
+        call.batch.shape = shape_of(call.batch, [member.group for member, _ in entries])
         return call.batch
 
-    def _schedule_default(self, call: Call) -> list[Entry]:
+    def _in_default_mode(self, call: Call) -> list[Entry]:
         """Prefills alone if any can start, else decodes and swap-ins."""
         call.budget.num_seqs = sum(m.group.max_num_running_seqs for m in self.running)
         if not self.swapped:
-            self._schedule_prefills(call)
+            self._admit_waiting(call)
         if not call.prefills:
-            self._schedule_running(call)
+            self._continue_running(call)
             if not call.batch.num_preempted:
-                self._schedule_swapped(call)
+                self._bring_back_swapped(call)
         entries = call.prefills + call.decodes + call.swapped_decodes
         self._requeue(call, entries)
         return entries
 
-    def _schedule_chunked(self, call: Call) -> list[Entry]:
+    def _in_chunked_mode(self, call: Call) -> list[Entry]:
         """Decodes and unfinished prefills first, then swap-ins, then new prefills."""
-        self._schedule_running(call)
+        self._continue_running(call)
         if not call.batch.num_preempted:
-            self._schedule_swapped(call)
-        self._schedule_prefills(call)
+            self._bring_back_swapped(call)
+        self._admit_waiting(call)
         decodes = call.decodes + call.continuing
         swapped = call.swapped_decodes + call.swapped_prefills
         self._requeue(call, call.prefills + decodes + swapped)
@@ -148,14 +152,25 @@ class SchedulerV0:
                 manager.access(seq, self._step)
             if entry.is_prefill:
                 entry.num_computed_blocks = manager.num_computed_blocks(running[0])
-            if entry.is_admission:
-                entry.num_cached_tokens = entry.num_computed_blocks * manager.block_size
+                self._count_hit(member, entry, running[0].num_computed_tokens)
         for member, _ in entries:
             manager.mark_blocks_as_computed(member.group.seqs)
 
+    def _count_hit(self, member: Member, entry: Scheduled, start: int) -> None:
+        """Find out how much of a prefill's chunk lies in what the cache had at admission.
+
+        Later chunks would find blocks that this very prefill was said to compute. One
+        token of a chunk is always computed.
+        """
+        if entry.is_admission:
+            num_blocks = entry.num_computed_blocks
+            member.num_cached_tokens = num_blocks * self.block_manager.block_size
+        num_cached_tokens = min(member.num_cached_tokens - start, entry.num_tokens - 1)
+        entry.num_cached_tokens = max(0, num_cached_tokens)
+
     # -- the three passes ------------------------------------------------------------
 
-    def _schedule_prefills(self, call: Call) -> None:
+    def _admit_waiting(self, call: Call) -> None:
         """Admit waiting groups in order, up to the first that has to wait on."""
         while self.waiting:
             member = self.waiting[0]
@@ -163,15 +178,15 @@ class SchedulerV0:
             num_tokens = self._num_new_tokens(call, group, SequenceStatus.WAITING)
             status = self.block_manager.can_allocate(group)
             if num_tokens > self._prompt_limit:
-                self._refuse(call, Dismissal.TOO_LONG_FOR_LIMIT)
+                self._dismiss_first(call, Dismissal.TOO_LONG_FOR_LIMIT)
             elif status is AllocStatus.NEVER:
-                self._refuse(call, Dismissal.EXCEEDS_KV_CAPACITY)
+                self._dismiss_first(call, Dismissal.EXCEEDS_KV_CAPACITY)
             elif status is AllocStatus.LATER or not call.budget.admits(
                 num_tokens, group.max_num_running_seqs
             ):
                 break
             elif group.is_prefill and len(group.seqs) > 1:
-                self._preemption.give_up(
+                self._preemption.dismiss(
                     call, self.waiting.popleft(), Dismissal.RECOMPUTE_FIRST
                 )
             else:
@@ -179,7 +194,7 @@ class SchedulerV0:
                 call.budget.take(num_tokens, group.max_num_running_seqs)
                 self._admit(call, member, num_tokens)
 
-    def _refuse(self, call: Call, reason: Dismissal) -> None:
+    def _dismiss_first(self, call: Call, reason: Dismissal) -> None:
         """End the first waiting group."""
         member = self.waiting.popleft()
         self._sampling.end(member)
@@ -193,7 +208,7 @@ class SchedulerV0:
         entry.is_admission = True
         call.prefills.append((member, entry))
 
-    def _schedule_running(self, call: Call) -> None:
+    def _continue_running(self, call: Call) -> None:
         """Let running groups go on; whoever finds no block preempts from the end."""
         while self.running:
             member = self.running[0]
@@ -219,14 +234,14 @@ class SchedulerV0:
                 return False
         return True
 
-    def _schedule_swapped(self, call: Call) -> None:
+    def _bring_back_swapped(self, call: Call) -> None:
         """Bring swapped groups back in order, up to the first that has to wait on."""
         while self.swapped:
             member = self.swapped[0]
             group = member.group
             status = self.block_manager.can_swap_in(group)
             if status is AllocStatus.NEVER:
-                self._preemption.abandon(call, self.swapped.popleft())
+                self._preemption.dismiss_swapped(call, self.swapped.popleft())
                 continue
             swapped = group.seqs_with(SequenceStatus.SWAPPED)
             num_tokens = _num_uncut_tokens(swapped)
@@ -282,10 +297,11 @@ class SchedulerV0:
         for seq in group.seqs_with(SequenceStatus.RUNNING):
             call.batch.copy_on_write.extend(self.block_manager.append_slots(seq))
 
-    def commit(self, batch: Batch) -> list[Request]:
+    def commit(self, batch: Batch) -> list[Finished]:
         """Take in the tokens sampled in the batch's last step; who finished."""
         finished = []
-        for member, entry in zip(self._batch_members, batch.scheduled, strict=True):
+        for entry in batch.scheduled:
+            member = self._members[entry.request.request_id]
             group = member.group
             for seq in group.seqs:
                 if seq.is_prefill and not seq.is_finished:
@@ -294,9 +310,12 @@ class SchedulerV0:
             if entry.samples:
                 self._sampling.sample(member)
             if group.is_finished:
-                finished.append(member.request)
+                lengths = tuple(seq.num_output_tokens for seq in group.seqs)
+                finished.append(Finished(member.request, lengths))
         if finished:
             self.running = deque(m for m in self.running if not m.group.is_finished)
+            for done in finished:
+                del self._members[done.request.request_id]
         return finished
 
     # -- steps between decisions -----------------------------------------------------
@@ -307,38 +326,29 @@ class SchedulerV0:
         Waiting and swapped groups were tried in the call that made the batch; as free
         blocks only become fewer while it repeats, they would be refused again.
         """
-        if not batch.is_plain_decode or len(self._batch_members) != len(self.running):
+        if not batch.is_plain_decode or len(batch.scheduled) != len(self.running):
             return 1
-        seqs = self._running_seqs()
-        if not seqs or any(seq.is_prefill for seq in seqs):
+        seqs = self._running_seqs(batch)
+        if not seqs or any(s.is_prefill or self._sampling.has_twin(s) for s in seqs):
             return 1
         limit = min(map(self._sampling.num_tokens_left, seqs))
         largest = max(entry.num_seqs for entry in batch.scheduled)
-        return max(1, num_plain_steps(seqs, self.block_manager, largest, max(1, limit)))
+        return num_plain_steps(seqs, self.block_manager, largest, limit)
 
     def repeat(self, batch: Batch, num_steps: int) -> None:
         """Do what ``num_steps`` further calls would decide: the same batch, grown."""
-        seqs = self._running_seqs()
-        num_before = [seq.num_output_tokens for seq in seqs]
-        for step, index in slots_in_order(seqs, self.block_manager.block_size, num_steps):
-            seqs[index].num_output_tokens = num_before[index] + step
-            copies = self.block_manager.append_slots(seqs[index])
-            assert not copies, "a copy-on-write ends a stretch"
         self._step += num_steps
-        for seq, num_output_tokens in zip(seqs, num_before, strict=True):
-            seq.num_output_tokens = num_output_tokens + num_steps
-            self.block_manager.access(seq, self._step)
-        self.block_manager.mark_blocks_as_computed(seqs)
+        grow(self._running_seqs(batch), self.block_manager, num_steps, self._step)
 
-    def batch_seqs(self) -> list[tuple[int, list[Sequence]]]:
-        """Running sequences of the last batch, ``(request_id, sequences)`` in order."""
+    def batch_seqs(self, batch: Batch) -> list[tuple[int, list[Sequence]]]:
+        """Running sequences of a batch, ``(request_id, sequences)`` in its order."""
+        ids = [entry.request.request_id for entry in batch.scheduled]
         return [
-            (member.request.request_id, member.group.seqs_with(SequenceStatus.RUNNING))
-            for member in self._batch_members
+            (i, self._members[i].group.seqs_with(SequenceStatus.RUNNING)) for i in ids
         ]
 
-    def _running_seqs(self) -> list[Sequence]:
-        return [seq for _, seqs in self.batch_seqs() for seq in seqs]
+    def _running_seqs(self, batch: Batch) -> list[Sequence]:
+        return [seq for _, seqs in self.batch_seqs(batch) for seq in seqs]
 
     def transfers_done(self, transfers: Iterable[TransferId]) -> None:
         """Nothing: v0 copies in front of a step, never beside it."""
@@ -372,6 +382,22 @@ class SchedulerV0:
             num_cached_blocks=manager.gpu_allocator.num_cached_blocks,
         )
 
+    def holders(self) -> str:
+        """Who is in which queue and how many blocks are free, for people."""
+        queues = {
+            "running": self.running,
+            "swapped out": self.swapped,
+            "waiting": self.waiting,
+        }
+        parts = [
+            f"{len(queue)} {name} ({named(m.request.request_id for m in queue)})"
+            for name, queue in queues.items()
+            if queue
+        ]
+        manager = self.block_manager
+        num_free, num_all = manager.num_free_gpu_blocks, manager.gpu_allocator.num_blocks
+        return ", ".join([*parts, f"{num_free:,} of {num_all:,} GPU blocks free"])
+
     def check_invariants(self) -> None:
         """Raise AssertionError unless every block is free or owned, and counted right."""
         self.block_manager.check_invariants()
@@ -382,6 +408,7 @@ class SchedulerV0:
             for member in queue:
                 self._sampling.end(member)
             queue.clear()
+        self._members.clear()
         manager = self.block_manager
         num_lost = manager.reclaim()
         manager.check_invariants()

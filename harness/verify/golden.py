@@ -74,7 +74,7 @@ def replay_rows(
     """
     scheduler = scheduler_of(scenario)
     recorder = RowRecorderV0(scheduler)
-    executor = ScriptedExecutor(scenario.config.get("transfer_steps", 1))
+    executor = ScriptedExecutor(scenario.transfer_steps)
     if all(request.arrival_ns > 0 for request in scenario.requests):
         recorder.scheduled(Batch(), 0)  # recordings begin with a call at step 0
     engine = Engine(

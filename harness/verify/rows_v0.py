@@ -5,7 +5,7 @@ from typing import Any
 from allocators.sequence import Sequence
 from harness.executors.executor import Execution
 from harness.request import Request
-from harness.schedulers.batch import Batch, Dismissal
+from harness.schedulers.batch import Batch, Dismissal, Finished
 from harness.schedulers.scheduler_v0 import SchedulerV0
 
 Row = dict[str, Any]
@@ -53,7 +53,7 @@ class RowRecorderV0:
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),
             "swapped": len(scheduler.swapped),
-            "tables": self._tables(num_steps_back=0),
+            "tables": self._tables(batch, num_steps_back=0),
         }
         self.rows.append(row)
         self._end_row(ignored_ids)
@@ -65,18 +65,18 @@ class RowRecorderV0:
             "swap_in": [], "swap_out": [], "copy_on_write": [], "ignored": [],
             "preempted": 0, "finished": [],
         }  # fmt: skip
-        seqs = [seq for _, seqs in self._scheduler.batch_seqs() for seq in seqs]
+        seqs = [seq for _, seqs in self._scheduler.batch_seqs(batch) for seq in seqs]
         for step in range(1, num_steps + 1):
             back = num_steps - step
             free_gpu = self._manager.num_free_gpu_blocks + self._grown(seqs, back)
             row = first | quiet
-            row |= {"step": first["step"] + step, "tables": self._tables(back)}
+            row |= {"step": first["step"] + step, "tables": self._tables(batch, back)}
             row |= {"free_gpu": free_gpu, "free_gpu_end": free_gpu}
             self.rows.append(row)
 
-    def committed(self, batch: Batch, execution: Execution, done: list[Request]) -> None:
+    def committed(self, batch: Batch, execution: Execution, done: list[Finished]) -> None:
         """Complete the batch's last row."""
-        self._end_row(self.rows[-1]["ignored"] + [r.request_id for r in done])
+        self._end_row(self.rows[-1]["ignored"] + [d.request.request_id for d in done])
 
     def _end_row(self, finished: list[int]) -> None:
         self.rows[-1] |= {
@@ -85,11 +85,11 @@ class RowRecorderV0:
             "free_cpu_end": self._manager.num_free_cpu_blocks,
         }
 
-    def _tables(self, num_steps_back: int) -> list[list[Any]]:
+    def _tables(self, batch: Batch, num_steps_back: int) -> list[list[Any]]:
         """Tables of the batch, as they were so many steps before now."""
         return [
             [request_id, [self._table(seq, num_steps_back) for seq in seqs]]
-            for request_id, seqs in self._scheduler.batch_seqs()
+            for request_id, seqs in self._scheduler.batch_seqs(batch)
         ]
 
     def _table(self, seq: Sequence, num_steps_back: int) -> list[int]:

@@ -1,6 +1,7 @@
 """Recorded scenarios and rows: reading them, and turning a scenario into a scheduler."""
 
 import gzip
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,10 +10,10 @@ from typing import Any
 
 import orjson
 
-from allocators.block_space_manager import BlockSpaceManager
 from harness.errors import TraceError, UsageError
 from harness.request import Request, Run
 from harness.schedulers.batch import PreemptionMode
+from harness.schedulers.build import build_scheduler_v0
 from harness.schedulers.scheduler_v0 import SchedulerV0
 
 
@@ -22,12 +23,14 @@ class Scenario:
 
     Attributes:
         name: Its name.
-        config: Knobs and pool sizes, by vLLM's names.
+        knobs: What its scheduler is built with.
+        transfer_steps: Steps until a transfer is reported.
         requests: In file order; ``arrival_ns`` is the step at which one arrives.
     """
 
     name: str
-    config: dict[str, Any]
+    knobs: dict[str, Any]
+    transfer_steps: int
     requests: list[Request]
 
 
@@ -68,10 +71,11 @@ def read_scenario(path: Path) -> Scenario:
             )
         return Scenario(
             name=document.get("name", path.name),
-            config=document["config"],
+            knobs=_knobs(document["config"]),
+            transfer_steps=_count(document["config"].get("transfer_steps", 1), least=1),
             requests=_requests(document),
         )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TraceError(
             path, f"not a recorded scenario ({error!r})", "see docs/v0.md for the format"
         ) from error
@@ -91,25 +95,31 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def scheduler_of(scenario: Scenario) -> SchedulerV0:
-    """A scheduler and block manager with the scenario's knobs and pools."""
-    config = scenario.config
-    mode = config.get("preemption_mode")
-    manager = BlockSpaceManager(
-        config["block_size"],
-        config["num_gpu_blocks"],
-        config["num_cpu_blocks"],
-        config["watermark"],
-        config["enable_prefix_caching"],
-    )
-    return SchedulerV0(
-        manager,
-        max_num_seqs=config["max_num_seqs"],
-        max_num_batched_tokens=config["max_num_batched_tokens"],
-        max_model_len=config["max_model_len"],
-        enable_chunked_prefill=config["chunked_prefill"],
-        preemption_mode=PreemptionMode(mode) if mode else None,
-        dies_like_vllm=True,
-    )
+    """A scheduler with the scenario's knobs and pools, that dies where vLLM's dies."""
+    return build_scheduler_v0(**scenario.knobs, dies_like_vllm=True)
+
+
+def _knobs(config: dict[str, Any]) -> dict[str, Any]:
+    """The recorded configuration by the names that a scheduler is built with."""
+    mode = config["preemption_mode"]
+    return {
+        "block_size": _count(config["block_size"], least=1),
+        "num_gpu_blocks": _count(config["num_gpu_blocks"]),
+        "num_cpu_blocks": _count(config["num_cpu_blocks"]),
+        "watermark": float(config["watermark"]),
+        "enable_prefix_caching": bool(config["enable_prefix_caching"]),
+        "max_num_seqs": _count(config["max_num_seqs"]),
+        "max_num_batched_tokens": _count(config["max_num_batched_tokens"]),
+        "max_model_len": _count(config["max_model_len"]),
+        "enable_chunked_prefill": bool(config["chunked_prefill"]),
+        "preemption_mode": None if mode is None else PreemptionMode(mode),
+    }
+
+
+def _count(value: Any, least: int = 0) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{value!r} is not a whole number of {least} or more")
+    return value
 
 
 def _requests(document: dict[str, Any]) -> list[Request]:
@@ -142,7 +152,7 @@ def _read_bytes(path: Path) -> bytes:
     try:
         data = path.read_bytes()
         return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise TraceError(path, f"cannot be read: {error}") from error
 
 

@@ -108,7 +108,7 @@ def test_new_name_keeps_the_block() -> None:
     allocator = cached()
     block = allocator.allocate()
 
-    allocator.update_hash(9 << 40, block)
+    allocator.rename(9 << 40, block)
 
     assert allocator.allocate(9 << 40, 16) is block
     assert not allocator.contains_block(0)
@@ -121,7 +121,7 @@ def test_name_that_has_a_block_is_refused() -> None:
     allocator.allocate(9 << 40, 16)
 
     with pytest.raises(AssertionError, match="has a block already"):
-        allocator.update_hash(9 << 40, allocator.allocate())
+        allocator.rename(9 << 40, allocator.allocate())
 
 
 def test_invariants_notice_a_lost_block() -> None:

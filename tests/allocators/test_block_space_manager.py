@@ -219,26 +219,36 @@ def test_swap_out_needs_a_cpu_block_for_each() -> None:
     assert not manager.can_swap_out(group)
 
 
-def test_swap_in_wants_one_block_more_a_sequence() -> None:
-    """Eight blocks and four sequences never come back into a pool of eight."""
-    manager = BlockSpaceManager(4, 8, 64)
+@pytest.mark.parametrize(
+    ("num_blocks", "expected"),
+    [(2, AllocStatus.NEVER), (5, AllocStatus.NEVER), (6, AllocStatus.OK)],
+)
+def test_swap_in_wants_one_block_more_a_sequence(
+    num_blocks: int, expected: AllocStatus
+) -> None:
+    """Two blocks shared by four sequences come back only where six would fit."""
+    manager = BlockSpaceManager(4, num_blocks, 64)
     group = group_of((1, 8))
     admit(manager, group)
     for seq_id in range(1, 4):
         fork(manager, group, seq_id)
-    for seq in group.seqs:
-        seq.num_output_tokens = 5
-    group.seqs[0].num_output_tokens = 1
-    for seq in group.seqs[:1]:
-        manager.append_slots(seq)
     manager.swap_out(group)
     for seq in group.seqs:
         seq.status = SequenceStatus.SWAPPED
 
-    assert manager.can_swap_in(group) is AllocStatus.OK
-    small = BlockSpaceManager(4, 6, 64)
-    small.block_tables = manager.block_tables
-    assert small.can_swap_in(group) is AllocStatus.NEVER
+    assert manager.can_swap_in(group) is expected
+
+
+def test_swap_in_waits_for_free_blocks() -> None:
+    """A group that fits into the pool waits while others hold it."""
+    manager = BlockSpaceManager(4, 8, 64)
+    group = group_of((1, 8))
+    admit(manager, group)
+    manager.swap_out(group)
+    group.seqs[0].status = SequenceStatus.SWAPPED
+    admit(manager, group_of((2, 24), seq_id=1))
+
+    assert manager.can_swap_in(group) is AllocStatus.LATER
 
 
 def test_finished_samples_leave_references_that_nobody_drops() -> None:
@@ -269,7 +279,9 @@ def test_promoted_block_is_found_by_a_later_sequence() -> None:
     seq.num_output_tokens = 1
     manager.append_slots(seq)
 
-    assert manager.contains_block(seq.prefix_hash())
+    assert (
+        manager.gpu_allocator.allocate(seq.prefix_hash()) is manager.block_tables[0].last
+    )
 
 
 def test_freeing_a_sequence_without_a_table_does_nothing() -> None:

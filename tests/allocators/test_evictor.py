@@ -56,6 +56,7 @@ def test_evicts_what_the_naive_rule_evicts(
         elif naive.free:
             assert evictor.evict() is naive.evict()
 
+        evictor.check_invariants()
         assert evictor.num_blocks == len(naive.free)
         assert evictor.blocks() == list(naive.free.values())
 
@@ -128,3 +129,18 @@ def test_reuse_without_eviction_does_not_grow_the_evictor() -> None:
 
     assert evictor._num_entries < 200
     assert len(evictor._cohorts) < 200
+
+
+def test_hot_block_leaves_nothing_behind() -> None:
+    """A block reused for ever beside many idle ones does not lengthen the search."""
+    evictor = LRUEvictor()
+    for number in range(1000):
+        evictor.add(block(number))
+    hot = block(5000)
+    for time in range(1, 3000):
+        hot.last_accessed = time
+        evictor.add(hot)
+        evictor.remove(5000)
+
+    assert len(evictor._cohorts) == 1
+    evictor.check_invariants()

@@ -115,6 +115,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("COLUMNS", "110")
 
     def call(*args: str) -> int:
         monkeypatch.setattr(sys, "argv", ["blockbench", "run", str(trace), *args])
@@ -297,6 +298,7 @@ def test_flags_not_given_stay_open(bench: Bench) -> None:
         "model": "meta-llama/Llama-3.1-8B",
         "gpu": "H100-80GB",
         "policy": "v0",
+        "engine": "sim",
         "tensor_parallel_size": 1,
     }
 
@@ -330,6 +332,7 @@ def test_every_engine_flag_arrives(bench: Bench) -> None:
     assert bench.call(*args, "--policy", "v0", "--engine", "sim") == 0
     assert bench.config == {
         "policy": "v0",
+        "engine": "sim",
         **dict(ENGINE_FLAGS.values()),
         "enable_prefix_caching": True,
         "enable_chunked_prefill": False,
@@ -412,9 +415,6 @@ def test_bad_rows_stop_a_run_unless_skipped(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--policy", "v1"], "--policy v1 is not there yet"),
-        (["--engine", "vllm"], "--engine vllm is not there yet"),
-        (["--engine", "torch"], "--engine sim"),
         (["--request-rate", "2", "--speedup", "2"], "give one of them"),
         (["--seed", "1"], "add --request-rate"),
         (["--burstiness", "1"], "add --request-rate"),
@@ -504,3 +504,29 @@ def test_a_request_counts_once_in_every_figure(tmp_path: Path) -> None:
     assert summary["latency_s"]["ttft"]["p99"] == pytest.approx(ttft.quantile(0.99))
     assert summary["prefix_cache"]["hit_tokens"] == requests["num_cached_tokens"].sum()
     assert summary["counts"]["steps"] == stored.steps["num_steps"].sum()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--policy", "v1"], "--policy v1 is not there yet"),
+        (["--engine", "vllm"], "--engine vllm is not there yet"),
+        (["--engine", "torch"], "--engine sim only"),
+        (["--vllm-version", "0.32.0"], "has no v0 engine"),
+    ],
+)
+def test_what_is_not_there_yet_is_refused_in_words(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    args: list[str],
+    words: str,
+) -> None:
+    """A policy, engine or version without its part exits 2 and says what there is."""
+    trace = Path(__file__).resolve().parents[2] / "examples" / "chat_1000.jsonl"
+    monkeypatch.setattr(sys, "argv", ["blockbench", "run", str(trace), *args])
+
+    with pytest.raises(SystemExit) as raised:
+        main()
+
+    assert raised.value.code == 2
+    assert words in capsys.readouterr().err

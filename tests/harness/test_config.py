@@ -63,9 +63,9 @@ def test_given_knobs_are_kept() -> None:
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"policy": "v1"}, "policy v1 .* is not there yet; use --policy v0"),
+        ({"policy": "v1"}, "--policy v1 is not there yet; .* --policy v0 only"),
         ({"policy": "v7"}, "unknown policy v7"),
-        ({"engine": "vllm"}, "engine vllm is not there yet; use --engine sim"),
+        ({"engine": "vllm"}, "--engine vllm is not there yet; .* --engine sim only"),
         ({"vllm_version": "0.32.0"}, "vLLM 0.32.0 has no v0 engine"),
         ({"preemption_mode": "wait"}, "unknown preemption mode wait"),
     ],

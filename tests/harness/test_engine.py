@@ -17,6 +17,7 @@ from harness.request import Request
 from harness.schedulers.batch import (
     Batch,
     CacheState,
+    Finished,
     PreemptionMode,
     Scheduled,
     Transfer,
@@ -112,7 +113,7 @@ def run(
     if chosen["max_concurrency"]:
         source = MaxConcurrency(source, chosen["max_concurrency"])
     scheduler = SchedulerV0(BlockSpaceManager(*chosen["pool"]), **chosen["knobs"])
-    recorder = Recorder(scheduler, chosen["knobs"]["max_model_len"])
+    recorder = Recorder(scheduler)
     rows = RowRecorderV0(scheduler)
     engine = Engine(
         source,
@@ -217,13 +218,13 @@ class LoadingScheduler:
         for number in self.left:
             self.left[number] -= num_steps
 
-    def commit(self, batch: Batch) -> list[Request]:
+    def commit(self, batch: Batch) -> list[Finished]:
         for entry in batch.scheduled:
             self.left[entry.request.request_id] -= 1
         done = [number for number, left in self.left.items() if left == 0]
         for number in done:
             del self.left[number]
-        return [self.known[number] for number in done]
+        return [Finished(self.known[number], (0,)) for number in done]
 
     def transfers_done(self, transfers: Iterable[TransferId]) -> None:
         for number in transfers:
@@ -253,10 +254,10 @@ class Finishes:
     def repeated(self, batch: Batch, num_steps: int) -> None:
         self.events.append("repeated")
 
-    def committed(self, batch: Batch, execution: Execution, done: list[Request]) -> None:
+    def committed(self, batch: Batch, execution: Execution, done: list[Finished]) -> None:
         self.events.append("committed")
-        for request in done:
-            self.at_ns[request.request_id] = execution.end_ns
+        for finished in done:
+            self.at_ns[finished.request.request_id] = execution.end_ns
 
 
 def load_and_run(made: list[Request], *, can_repeat: bool) -> tuple[Any, Any]:
@@ -311,10 +312,11 @@ def test_batches_in_flight_follow_one_another() -> None:
     """The second batch in flight starts when the first ends; the clock follows waits."""
     executor = SimulatedExecutor(LinearStepTime())
     shape = BatchShape(0, 0, 0, 1, 0)
-    handles = [executor.submit(Batch(shape=shape), 1, None) for _ in range(2)]
+    for _ in range(2):
+        executor.submit(Batch(shape=shape), 1, None)
 
     assert executor.now_ns == 0
-    first, second = (executor.wait(handle) for handle in handles)
+    first, second = executor.wait(), executor.wait()
     assert (first.start_ns, first.end_ns) == (0, 901)
     assert (second.start_ns, second.end_ns) == (901, 1802)
     assert executor.now_ns == 1802

@@ -1,6 +1,6 @@
 """Tests for :mod:`harness.replay`: whole runs, their records and findings."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ def test_swap_space_that_is_short_is_sized_from_the_largest_group() -> None:
     finding = next(f for f in result.findings if f.code == "swap-space-short")
     # (30 + 600) / 16 = 40 blocks a sample, the first shared: 1 + 50 * 39 of 2 MiB each
     assert "1,951 blocks, 3.8 GiB" in finding.message
-    assert finding.advice == "--swap-space 4"
+    assert finding.advice.startswith("at least --swap-space 4")
 
 
 def test_single_samples_never_ask_for_swap_space() -> None:
@@ -217,6 +217,33 @@ def test_hits_count_once_and_recomputation_apart() -> None:
     assert sum(r.num_preemptions for r in result.requests) > 0
     assert sum(r.num_cached_tokens for r in result.requests) == 0
     assert sum(r.num_recompute_cached_tokens for r in result.requests) > 0
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_hits_save_what_they_count(chunked: bool) -> None:
+    """Prompt tokens are either computed or hit, with chunked prefill and without."""
+    first = Request(
+        request_id=0,
+        arrival_ns=0,
+        prompt=((1, 2000),),
+        num_prompt_tokens=2000,
+        outputs=((7, 2),),
+    )
+    again = replace(first, request_id=1, arrival_ns=10**10, outputs=((8, 2),))
+    chosen = config(
+        enable_prefix_caching=True,
+        enable_chunked_prefill=chunked,
+        max_num_batched_tokens=512 if chunked else None,
+    )
+
+    result = replay(Workload.from_requests([first, again]), chosen)
+
+    hits = [record.num_cached_tokens for record in result.requests]
+    computed = sum(step.num_prefill_tokens for step in result.steps)
+    assert hits[0] == 0
+    assert hits[1] > 1500
+    assert sum(hits) + computed == 4000
+    assert sum(step.num_cached_tokens for step in result.steps) == sum(hits)
 
 
 def test_closed_loop_keeps_so_many_outstanding() -> None:

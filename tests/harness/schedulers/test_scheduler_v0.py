@@ -194,17 +194,20 @@ def test_recompute_of_several_samples_is_given_up() -> None:
 def test_nothing_is_admitted_while_something_is_swapped() -> None:
     """In default mode no waiting request runs before the swapped ones are back."""
     scheduler = scheduler_of(20, 200)
-    for request_id in range(8):
+    for request_id in range(16):
         scheduler.add(request(request_id, 30, outputs=[40, 40]))
+    num_calls_with_both = 0
     for _ in range(2000):
         if not scheduler.has_unfinished:
             break
-        num_swapped = len(scheduler.swapped)
+        is_swapped, is_waiting = bool(scheduler.swapped), bool(scheduler.waiting)
         batch = scheduler.schedule()
         admitted = any(entry.is_admission for entry in batch.scheduled)
         scheduler.commit(batch)
+        num_calls_with_both += is_swapped and is_waiting
 
-        assert not (admitted and num_swapped)
+        assert not (admitted and is_swapped)
+    assert num_calls_with_both > 0
 
 
 def test_chunked_prefill_mixes_decodes_with_parts_of_prompts() -> None:
@@ -246,14 +249,15 @@ def test_hits_are_known_at_admission() -> None:
 
 
 def test_preempted_request_longer_than_the_token_limit_is_refused() -> None:
-    """Recomputed with its output it exceeds the limit, and vLLM ends it there."""
-    scheduler = scheduler_of(9, max_num_batched_tokens=64, max_model_len=64)
+    """Recomputed with its output it exceeds a step's tokens, and vLLM ends it there."""
+    scheduler = scheduler_of(9, max_num_batched_tokens=64, max_model_len=200)
     scheduler.add(request(0, 60, outputs=[30]))
     scheduler.add(request(1, 60, outputs=[30]))
 
     batches = play(scheduler)
 
-    assert all(why is Dismissal.TOO_LONG_FOR_LIMIT for why in reasons(batches).values())
+    assert total(batches, "preempted_recompute") == 1
+    assert reasons(batches) == {1: Dismissal.TOO_LONG_FOR_LIMIT}
     assert not scheduler.has_unfinished
 
 

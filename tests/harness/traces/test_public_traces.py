@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.traces import open_trace
-from harness.traces.inspect import inspect_workload
+from harness.traces.inspection import inspect_workload
 
 pytestmark = pytest.mark.data
 

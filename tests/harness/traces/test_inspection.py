@@ -1,4 +1,4 @@
-"""Tests for :mod:`harness.traces.inspect`."""
+"""Tests for :mod:`harness.traces.inspection`."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.request import Request, Run
-from harness.traces.inspect import ideal_hit_rate, inspect_workload
+from harness.traces.inspection import ideal_hit_rate, inspect_workload
 from harness.workload import Workload
 
 RUNS = st.lists(

@@ -1,23 +1,18 @@
 """What a replay can tell its user beyond the numbers."""
 
-from collections import Counter
-from collections.abc import Iterable
-
 from harness.config import EngineConfig
 from harness.engine import Ending, Outcome
 from harness.recorder import Recorder
+from harness.request import named
 from harness.schedulers.batch import Dismissal
-from harness.schedulers.scheduler_v0 import SchedulerV0
 from harness.workload import Workload
 from profiles.capacity import GIB
 from profiles.model import load_model
-from results.findings import Finding
+from results.findings import Finding, Severity
 from results.record import RequestRecord
 
-_NAMED = 5
 
-
-class Observations:
+class RunFindings:
     """Gathers findings when a run has ended.
 
     Attributes:
@@ -30,27 +25,16 @@ class Observations:
         config: EngineConfig,
         recorder: Recorder,
         outcome: Outcome,
+        holders: str,
     ) -> None:
         self.num_lost_blocks = 0
         self._workload = workload
         self._config = config
         self._recorder = recorder
         self._outcome = outcome
-        self._holders = ""
+        self._holders = holders
 
-    def note_holders(self, scheduler: SchedulerV0) -> None:
-        """Remember who holds blocks or waits, before a stuck run is cleared away."""
-        queues = ("running", scheduler.running), ("swapped out", scheduler.swapped)
-        parts = [
-            f"{len(queue)} {name} ({_named(m.request.request_id for m in queue)})"
-            for name, queue in (*queues, ("waiting", scheduler.waiting))
-            if queue
-        ]
-        num_free = scheduler.block_manager.num_free_gpu_blocks
-        parts.append(f"{num_free:,} of {self._config.num_gpu_blocks:,} GPU blocks free")
-        self._holders = ", ".join(parts)
-
-    def findings(self) -> list[Finding]:
+    def gather(self) -> list[Finding]:
         """The findings, those that cost requests first."""
         ending = self._outcome.ending
         found = [self._died()] if ending is Ending.DIED else []
@@ -61,12 +45,7 @@ class Observations:
         for reason in Dismissal:
             if reason in by_reason:
                 found.append(self._dismissed(reason, by_reason[reason]))
-        found += self._cut_outputs() + self._lost_blocks()
-        found += [
-            Finding(code="configuration", severity="warning", message=note)
-            for note in self._config.notes
-        ]
-        return found
+        return found + self._cut_outputs() + self._lost_blocks()
 
     # -- the run as a whole ----------------------------------------------------------
 
@@ -105,17 +84,16 @@ class Observations:
     # -- requests --------------------------------------------------------------------
 
     def _dismissed(self, reason: Dismissal, records: list[RequestRecord]) -> Finding:
-        ids = _named(record.request_id for record in records)
+        ids = named(record.request_id for record in records)
         count = f"{len(records):,} request{'s' if len(records) > 1 else ''} ({ids})"
         if reason is Dismissal.EXCEEDS_KV_CAPACITY:
             return self._exceeds_capacity(count, records)
         if reason is Dismissal.NO_CPU_BLOCKS:
             return self._swap_space_short(count, records)
-        code, message, advice = _SENTENCES[reason]
-        severity = "warning" if reason is Dismissal.TOO_LONG_FOR_LIMIT else "error"
+        code, severity, message, advice = _SENTENCES[reason]
         return Finding(
             code=code,
-            severity="warning" if severity == "warning" else "error",
+            severity=severity,
             message=f"{count} {message}",
             advice=advice.format(longest=max(r.num_prompt_tokens for r in records)),
         )
@@ -153,13 +131,15 @@ class Observations:
             block_size, config.tensor_parallel_size
         )
         gib = -(-num_blocks * block_bytes // GIB)
+        held = config.num_cpu_blocks * block_bytes // GIB
         return Finding(
             code="swap-space-short",
             severity="error",
             message=f"{count} had to make room and the {config.num_cpu_blocks:,} CPU"
-            f" blocks had none for them; vLLM's engine ends there. The largest needs"
-            f" {num_blocks:,} blocks, {num_blocks * block_bytes / GIB:.1f} GiB",
-            advice=f"--swap-space {max(gib, int(config.swap_space) + 1)}",
+            f" blocks had none for them; vLLM's engine ends there. The largest alone"
+            f" needs {num_blocks:,} blocks, {num_blocks * block_bytes / GIB:.1f} GiB",
+            advice=f"at least --swap-space {max(gib, held + 1)}, and no"
+            " --num-cpu-blocks-override",
         )
 
     def _cut_outputs(self) -> list[Finding]:
@@ -183,36 +163,32 @@ class Observations:
         ]
 
 
-_SENTENCES = {
+_SENTENCES: dict[Dismissal, tuple[str, Severity, str, str]] = {
     Dismissal.TOO_LONG_FOR_LIMIT: (
         "prompt-too-long",
-        "have prompts longer than max_model_len or max_num_batched_tokens allow",
+        "warning",
+        "with prompts longer than max_model_len or max_num_batched_tokens allow",
         "the longest has {longest:,} tokens; raise --max-model-len and"
         " --max-num-batched-tokens, or use --enable-chunked-prefill",
     ),
     Dismissal.SWAP_IN_NEVER: (
         "swap-in-never",
-        "were swapped out and are too large ever to come back; vLLM ends them without"
-        " a result",
+        "error",
+        "swapped out and too large ever to come back; vLLM ends them without a result",
         "a larger pool, or a smaller n",
     ),
     Dismissal.RECOMPUTE_SEVERAL: (
         "recompute-several",
+        "error",
         "had several samples running when they were to be recomputed; vLLM's engine ends"
         " there",
         "leave --preemption-mode out, so that groups with n > 1 are swapped",
     ),
     Dismissal.RECOMPUTE_FIRST: (
         "recompute-first-sample",
-        "were to recompute their first sample after others had finished; vLLM's engine"
+        "error",
+        "had to recompute their first sample after others had finished; vLLM's engine"
         " ends there",
         "--preemption-mode swap",
     ),
 }
-
-
-def _named(request_ids: Iterable[int]) -> str:
-    """The first few ids, and how many more there are."""
-    counted = sorted(Counter(request_ids))
-    text = ", ".join(f"#{number}" for number in counted[:_NAMED])
-    return text if len(counted) <= _NAMED else f"{text}, … {len(counted) - _NAMED} more"

@@ -1,4 +1,4 @@
-"""Tests for :mod:`harness.traces.generate`."""
+"""Tests for :mod:`harness.traces.generation`."""
 
 import math
 from itertools import pairwise
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from harness.traces import open_trace
-from harness.traces.generate import GenerateOptions, generate_trace, trace_rows
+from harness.traces.generation import GenerateOptions, generate_trace, trace_rows
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "chat_1000.jsonl"
 
