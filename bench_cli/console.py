@@ -100,13 +100,19 @@ def print_run(screen: Screen, document: Document, usage: Sequence[float]) -> Non
     screen.facts(
         [
             ("requests", _requests(document)),
-            ("KV cache", _kv_cache(document["kv_cache"], usage)),
+            ("KV cache", _kv_cache(document, usage)),
             ("pressure", _pressure(document["counts"])),
             ("prefix", _prefix(document["prefix_cache"])),
             ("latency", _latency(document["latency_s"], screen.console.width)),
             ("throughput", _throughput(document)),
         ]
     )
+    error = document["config"].get("step_time_error")
+    if error is not None:
+        screen.aside(
+            f"step times: a model, off by {format_share(error['fraction'])} in the median"
+            f" on {error['num_rows']} published kernel times; host overhead less certain"
+        )
     screen.line()
     print_findings(screen, document["findings"])
 
@@ -160,11 +166,14 @@ def _requests(document: Document) -> str:
     return join(*parts, "" if document["complete"] else "INCOMPLETE")
 
 
-def _kv_cache(kv_cache: Document, usage: Sequence[float]) -> str:
-    tokens = kv_cache["num_gpu_blocks"] * kv_cache["block_size"]
+def _kv_cache(document: Document, usage: Sequence[float]) -> str:
+    kv_cache = document["kv_cache"]
+    tokens = format_thousands(kv_cache["num_gpu_blocks"] * kv_cache["block_size"])
+    is_estimated = document["config"].get("source_of_num_gpu_blocks") == "estimated"
+    origin = ", estimated" if is_estimated else ""
     return "   ".join(
         [
-            f"{kv_cache['num_gpu_blocks']:,} blocks ({format_thousands(tokens)} tokens)",
+            f"{kv_cache['num_gpu_blocks']:,} blocks ({tokens} tokens{origin})",
             f"peak {format_share(kv_cache['peak_usage'])}",
             f"mean {format_share(kv_cache['mean_usage'])}",
             sparkline(usage),

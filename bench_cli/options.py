@@ -163,7 +163,8 @@ OutputFolder = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the run that -o names.")]
 Check = Annotated[
-    bool, typer.Option("--check", help="Prove the block manager's books each step.")
+    bool,
+    typer.Option("--check", help="Check the books of blocks after each decision."),
 ]
 Table = Annotated[
     TableStyle,

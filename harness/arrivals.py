@@ -41,17 +41,6 @@ class OpenLoop:
         self._turns_after: dict[int, list[int]] = {}
         for turn in np.flatnonzero(workload.parent >= 0).tolist():
             self._turns_after.setdefault(int(workload.parent[turn]), []).append(turn)
-        self._num_left = len(workload)
-
-    @property
-    def num_total(self) -> int:
-        """Requests in the workload."""
-        return len(self._workload)
-
-    @property
-    def num_left(self) -> int:
-        """Requests not handed out yet."""
-        return self._num_left
 
     def next_ns(self) -> int | None:
         """The earliest time among what waits for nothing but time."""
@@ -89,7 +78,6 @@ class OpenLoop:
             heapq.heappop(self._released)
         else:
             self._num_roots_sent += 1
-        self._num_left -= 1
 
 
 class MaxConcurrency:
@@ -109,16 +97,6 @@ class MaxConcurrency:
         self._inner = inner
         self._num_never_used = limit
         self._freed_ns: deque[int] = deque()  # when each place was left, in order
-
-    @property
-    def num_total(self) -> int:
-        """Requests in the workload."""
-        return self._inner.num_total
-
-    @property
-    def num_left(self) -> int:
-        """Requests not handed out yet, held back or not arrived."""
-        return self._inner.num_left
 
     def next_ns(self) -> int | None:
         """When the next request is sent; None while every place is taken."""

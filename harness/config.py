@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from harness.errors import ConfigError, UsageError
 from harness.schedulers.batch import PreemptionMode
 from profiles.capacity import plan_blocks
-from profiles.gpu import load_gpu
+from profiles.gpu import KnownError, load_gpu
 from profiles.model import ModelProfile, load_model
 from profiles.vllm_version import DEFAULT_V0_VERSION, v0_defaults, v0_support
 
@@ -30,6 +30,7 @@ class EngineConfig:
         preemption_mode: Forced, or ``None``: recompute groups of one, swap others.
         kv_cache_gib: Memory of the KV cache on each GPU.
         source_of_num_gpu_blocks: ``estimated``, ``kv_cache_gib`` or ``override``.
+        step_time_error: Known error of the step times, where it was measured.
         notes: What the user should know about how knobs were resolved.
     """
 
@@ -53,6 +54,7 @@ class EngineConfig:
     max_num_batched_tokens: int
     watermark: float
     preemption_mode: PreemptionMode | None
+    step_time_error: KnownError | None = None
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,6 +141,7 @@ def resolve_config(
         enable_chunked_prefill=defaults.enable_chunked_prefill,
         max_model_len=model_len,
         preemption_mode=_preemption_mode(preemption_mode),
+        step_time_error=gpu_profile.known_error,
         **asdict(knobs),
     )
     return replace(config, notes=(*_notes(config, watermark), *_check_start(config)))

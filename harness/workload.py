@@ -1,71 +1,18 @@
 """Every request of a trace, held as columns of numbers."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.errors import UsageError
-from harness.request import Request, Run
+from harness.request import Request
+from harness.run_columns import IntArray, RunColumns
 
-IntArray = NDArray[np.int64]
 ExtraKeys = tuple[int | str, ...]
 
 _NS_PER_S = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RunColumns:
-    """The runs of many rows, one row after another.
-
-    Row ``i`` owns the runs from ``offsets[i]`` to ``offsets[i + 1]``, at least one.
-
-    Attributes:
-        offsets: Where each row's runs start, ``(num_rows + 1,)``.
-        segments: Segment of each run, ``(num_runs,)``.
-        lengths: Tokens of each run, ``(num_runs,)``.
-    """
-
-    offsets: IntArray
-    segments: IntArray
-    lengths: NDArray[np.int32]
-
-    @classmethod
-    def from_runs(cls, rows: Iterable[Sequence[Run]]) -> "RunColumns":
-        """Lay the given rows out as columns."""
-        offsets, flat = [0], list[Run]()
-        for runs in rows:
-            flat.extend(runs)
-            offsets.append(len(flat))
-        columns = np.array(flat, dtype=np.int64).reshape(-1, 2)
-        return cls(
-            np.array(offsets, dtype=np.int64),
-            np.ascontiguousarray(columns[:, 0]),
-            columns[:, 1].astype(np.int32),
-        )
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def runs(self, row: int) -> tuple[Run, ...]:
-        """The runs of one row, in order."""
-        part = slice(self.offsets[row], self.offsets[row + 1])
-        segments, lengths = self.segments[part].tolist(), self.lengths[part].tolist()
-        return tuple(zip(segments, lengths, strict=True))
-
-    def totals(self) -> IntArray:
-        """Tokens of each row, ``(num_rows,)``."""
-        return np.add.reduceat(self.lengths, self.offsets[:-1], dtype=np.int64)
-
-    def take(self, rows: IntArray) -> "RunColumns":
-        """The given rows only, in the given order."""
-        counts = np.diff(self.offsets)[rows]
-        offsets = np.concatenate(([0], np.cumsum(counts)))
-        moved = np.repeat(self.offsets[rows] - offsets[:-1], counts)
-        index = moved + np.arange(offsets[-1])
-        return RunColumns(offsets, self.segments[index], self.lengths[index])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

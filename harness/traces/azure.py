@@ -14,10 +14,10 @@ from datetime import datetime
 import numpy as np
 
 from harness.errors import TraceError
+from harness.run_columns import RunColumns
 from harness.traces.bad_row import BadRowError, BadRows, checked_length, shown
 from harness.traces.reader import TraceColumns
 from harness.traces.source import TraceSource
-from harness.workload import RunColumns
 
 _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 # Seven digits of a second in 2023, six and an offset in 2024. Python keeps only six, so

@@ -20,6 +20,7 @@ import numpy as np
 
 from harness.errors import TraceError
 from harness.request import Run
+from harness.run_columns import RunColumns
 from harness.traces.bad_row import (
     BadRowError,
     BadRows,
@@ -31,7 +32,7 @@ from harness.traces.bad_row import (
 )
 from harness.traces.reader import TraceColumns
 from harness.traces.source import TraceSource
-from harness.workload import ExtraKeys, RunColumns
+from harness.workload import ExtraKeys
 
 FORMAT_VERSION = 1
 # 1  first version

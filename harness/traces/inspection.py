@@ -7,7 +7,8 @@ import numpy as np
 
 from harness.errors import UsageError
 from harness.request import Run
-from harness.workload import ExtraKeys, IntArray, Workload
+from harness.run_columns import IntArray
+from harness.workload import ExtraKeys, Workload
 
 
 def inspect_workload(workload: Workload, *, block_size: int = 16) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.run_columns import IntArray, RunColumns
 from harness.traces.bad_row import (
     BadRowError,
     BadRows,
@@ -26,7 +27,6 @@ from harness.traces.bad_row import (
 )
 from harness.traces.reader import TraceColumns
 from harness.traces.source import TraceSource
-from harness.workload import IntArray, RunColumns
 
 _RELEASED_BLOCK_SIZE = 512
 _BLOCK_SIZES = tuple(2**power for power in range(3, 17))

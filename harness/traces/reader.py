@@ -6,9 +6,10 @@ from typing import Protocol
 
 import numpy as np
 
+from harness.run_columns import IntArray, RunColumns
 from harness.traces.bad_row import BadRows
 from harness.traces.source import TraceSource
-from harness.workload import ExtraKeys, IntArray, RunColumns, Workload
+from harness.workload import ExtraKeys, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from scipy.stats import kstest
 
 from harness.errors import UsageError
 from harness.request import Request
-from harness.workload import RunColumns, Workload, draw_arrivals_ns
+from harness.run_columns import RunColumns
+from harness.workload import Workload, draw_arrivals_ns
 
 RUNS = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 99)), min_size=1, max_size=4)
 S = 1_000_000_000
