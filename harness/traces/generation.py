@@ -12,9 +12,9 @@ import orjson
 
 from harness.errors import UsageError
 from harness.request import Run
+from harness.run_columns import IntArray
 from harness.traces.bad_row import MAX_LENGTH
 from harness.traces.blockbench import FORMAT_VERSION
-from harness.run_columns import IntArray
 from harness.workload import draw_arrivals_ns
 
 Row = dict[str, Any]
