@@ -2,6 +2,7 @@
 
 import heapq
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -123,6 +124,48 @@ class MaxConcurrency:
             self._num_never_used -= 1
             return 0
         return self._freed_ns.popleft()
+
+
+class FrontDoor:
+    """Lets in only requests whose prompt the model can take; the others leave at once.
+
+    Source: vLLM's front end refuses them before the scheduler sees them
+    (``vllm/entrypoints/openai/serving_engine.py``, ``_validate_input``).
+
+    Args:
+        inner: Where requests come from.
+        max_model_len: Longest prompt let in, tokens.
+        on_refused: Told of each request that is not let in.
+    """
+
+    def __init__(
+        self,
+        inner: ArrivalSource,
+        max_model_len: int,
+        on_refused: Callable[[Request], None],
+    ) -> None:
+        self._inner = inner
+        self._max_model_len = max_model_len
+        self._on_refused = on_refused
+
+    def next_ns(self) -> int | None:
+        """When the next request comes to the door."""
+        return self._inner.next_ns()
+
+    def pop_due(self, now_ns: int) -> list[Request]:
+        """Hand out those that are let in."""
+        due = []
+        for request in self._inner.pop_due(now_ns):
+            if request.num_prompt_tokens <= self._max_model_len:
+                due.append(request)
+            else:
+                self._on_refused(request)
+                self._inner.on_finished(request, request.arrival_ns)
+        return due
+
+    def on_finished(self, request: Request, now_ns: int) -> None:
+        """Pass it on."""
+        self._inner.on_finished(request, now_ns)
 
 
 def _sent_at(request: Request, free_since_ns: int) -> Request:

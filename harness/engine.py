@@ -153,8 +153,8 @@ class Engine:
         batch = self._scheduler.schedule()
         now_ns = self._executor.now_ns
         self._observer.scheduled(batch, now_ns)
-        for request, _ in batch.dismissed:
-            self._source.on_finished(request, now_ns)
+        for dismissed in batch.dismissed:
+            self._source.on_finished(dismissed.request, now_ns)
         self._count_fruitless(batch)
         if batch.is_idle:
             return False

@@ -4,12 +4,11 @@ from harness.config import EngineConfig
 from harness.engine import Ending, Outcome
 from harness.recorder import Recorder
 from harness.request import named
-from harness.schedulers.batch import Dismissal
+from harness.schedulers.batch import Dismissal, Dismissed
 from harness.workload import Workload
 from profiles.capacity import GIB
 from profiles.model import load_model
 from results.findings import Finding, Severity
-from results.record import RequestRecord
 
 
 class RunFindings:
@@ -39,12 +38,10 @@ class RunFindings:
         ending = self._outcome.ending
         found = [self._died()] if ending is Ending.DIED else []
         found += [self._stuck()] if ending is Ending.STUCK else []
-        by_reason: dict[str, list[RequestRecord]] = {}
-        for record in self._recorder.requests.values():
-            by_reason.setdefault(record.reason, []).append(record)
         for reason in Dismissal:
-            if reason in by_reason:
-                found.append(self._dismissed(reason, by_reason[reason]))
+            dismissed = [d for d in self._recorder.dismissed if d.reason is reason]
+            if dismissed:
+                found.append(self._dismissed(reason, dismissed))
         return found + self._cut_outputs() + self._lost_blocks()
 
     # -- the run as a whole ----------------------------------------------------------
@@ -77,50 +74,49 @@ class RunFindings:
                 message=f"{self.num_lost_blocks:,} blocks were lost to the pool by the"
                 " end, as vLLM's v0 loses them when a group can never be swapped in, or"
                 " when the last of several samples is recomputed",
-                advice="a larger pool, so that groups with n > 1 are not preempted",
+                advice="a larger pool, so that nothing is preempted",
             )
         ]
 
     # -- requests --------------------------------------------------------------------
 
-    def _dismissed(self, reason: Dismissal, records: list[RequestRecord]) -> Finding:
-        ids = named(record.request_id for record in records)
-        count = f"{len(records):,} request{'s' if len(records) > 1 else ''} ({ids})"
+    def _dismissed(self, reason: Dismissal, dismissed: list[Dismissed]) -> Finding:
+        ids = named(d.request.request_id for d in dismissed)
+        count = f"{len(dismissed):,} request{'s' if len(dismissed) > 1 else ''} ({ids})"
         if reason is Dismissal.EXCEEDS_KV_CAPACITY:
-            return self._exceeds_capacity(count, records)
+            return self._exceeds_capacity(count, dismissed)
         if reason is Dismissal.NO_CPU_BLOCKS:
-            return self._swap_space_short(count, records)
+            return self._swap_space_short(count, dismissed)
         code, severity, message, advice = _SENTENCES[reason]
         return Finding(
             code=code,
             severity=severity,
             message=f"{count} {message}",
-            advice=advice.format(longest=max(r.num_prompt_tokens for r in records)),
+            advice=advice.format(longest=max(d.num_tokens for d in dismissed)),
         )
 
-    def _exceeds_capacity(self, count: str, records: list[RequestRecord]) -> Finding:
+    def _exceeds_capacity(self, count: str, dismissed: list[Dismissed]) -> Finding:
         config = self._config
-        longest = max(record.num_prompt_tokens for record in records)
+        longest = max(d.num_tokens for d in dismissed)
         needed = -(-longest // config.block_size) + int(
             config.watermark * config.num_gpu_blocks
         )
         return Finding(
             code="exceeds-kv-capacity",
             severity="warning",
-            message=f"{count} never fit: the longest has {longest:,} tokens and needs"
-            f" {needed:,} blocks with the watermark, the pool has"
-            f" {config.num_gpu_blocks:,}",
+            message=f"{count} did not fit into the pool, or no longer: the longest came"
+            f" to {longest:,} tokens and needs {needed:,} blocks with the watermark, the"
+            f" pool has {config.num_gpu_blocks:,}",
             advice="raise --gpu-memory-utilization or --tensor-parallel-size, or send"
             " such requests elsewhere",
         )
 
-    def _swap_space_short(self, count: str, records: list[RequestRecord]) -> Finding:
+    def _swap_space_short(self, count: str, dismissed: list[Dismissed]) -> Finding:
         """Name the swap space that holds the largest group at its full length."""
         config = self._config
         block_size = config.block_size
         num_blocks = 0
-        for record in records:
-            request = self._workload.request(record.request_id)
+        for request in (d.request for d in dismissed):
             shared = request.num_prompt_tokens // block_size
             private = sum(
                 -(-(request.num_prompt_tokens + n) // block_size) - shared
@@ -164,12 +160,20 @@ class RunFindings:
 
 
 _SENTENCES: dict[Dismissal, tuple[str, Severity, str, str]] = {
-    Dismissal.TOO_LONG_FOR_LIMIT: (
+    Dismissal.TOO_LONG_FOR_MODEL: (
         "prompt-too-long",
         "warning",
-        "with prompts longer than max_model_len or max_num_batched_tokens allow",
-        "the longest has {longest:,} tokens; raise --max-model-len and"
-        " --max-num-batched-tokens, or use --enable-chunked-prefill",
+        "with prompts longer than max_model_len were refused",
+        "the longest has {longest:,} tokens; raise --max-model-len if the model allows"
+        " it",
+    ),
+    Dismissal.TOO_LONG_FOR_LIMIT: (
+        "too-long-for-a-step",
+        "error",
+        "came to more tokens than a step may have, and were ended when they were to be"
+        " recomputed",
+        "the longest came to {longest:,} tokens; raise --max-num-batched-tokens or use"
+        " --enable-chunked-prefill",
     ),
     Dismissal.SWAP_IN_NEVER: (
         "swap-in-never",

@@ -5,10 +5,12 @@ from collections import Counter, deque
 from harness.executors.executor import Execution
 from harness.request import Request
 from harness.schedulers.batch import (
-    REJECTIONS,
     Batch,
     CacheState,
+    Dismissal,
+    Dismissed,
     Finished,
+    Preempted,
     Scheduled,
     Scheduler,
 )
@@ -21,6 +23,7 @@ class Recorder:
     Attributes:
         requests: Records in arrival order, by request id.
         steps: Records in time order.
+        dismissed: Requests that left without finishing.
         num_done: Requests that have left, however they left.
 
     Args:
@@ -30,9 +33,10 @@ class Recorder:
     def __init__(self, scheduler: Scheduler) -> None:
         self.requests: dict[int, RequestRecord] = {}
         self.steps: list[StepRecord] = []
+        self.dismissed: list[Dismissed] = []
         self.num_done = 0
         self._scheduler = scheduler
-        self._recomputed: set[int] = set()
+        self._num_lost_tokens: dict[int, int] = {}
         self._last_token_ns: dict[int, int] = {}
         self._states: deque[CacheState] = deque()
         self._used_blocks_end: int | None = None
@@ -54,13 +58,10 @@ class Recorder:
         for entry in batch.scheduled:
             if entry.is_prefill:
                 self._prefill(entry, now_ns)
-        for request in batch.preempted_recompute + batch.preempted_swap:
-            self.requests[request.request_id].num_preemptions += 1
-        self._recomputed.update(r.request_id for r in batch.preempted_recompute)
-        for request, reason in batch.dismissed:
-            is_rejected = reason in REJECTIONS
-            status = RequestStatus.REJECTED if is_rejected else RequestStatus.ABORTED
-            self._leave(request, now_ns, status, reason)
+        for preempted in batch.preempted_recompute + batch.preempted_swap:
+            self._preempt(preempted)
+        for dismissed in batch.dismissed:
+            self._dismiss(dismissed, now_ns)
         if not batch.is_idle:
             self._states.append(self._scheduler.state())
 
@@ -90,19 +91,44 @@ class Recorder:
         self.arrived(request)
         self.requests[request.request_id].reason = reason
 
+    def refused(self, request: Request) -> None:
+        """Note a request that was not let in: its prompt is too long for the model."""
+        self.arrived(request)
+        reason = Dismissal.TOO_LONG_FOR_MODEL
+        dismissed = Dismissed(request, reason, request.num_prompt_tokens, 0)
+        self._dismiss(dismissed, request.arrival_ns)
+
     # -- requests --------------------------------------------------------------------
 
     def _prefill(self, entry: Scheduled, now_ns: int) -> None:
         record = self.requests[entry.request.request_id]
         if record.first_scheduled_ns is None:
             record.first_scheduled_ns = now_ns
-        if record.request_id not in self._recomputed:
+        num_lost_tokens = self._num_lost_tokens.get(record.request_id)
+        if num_lost_tokens is None:
             record.num_cached_tokens += entry.num_cached_tokens
             return
+        num_found_again = min(entry.num_cached_tokens, num_lost_tokens)
+        self._num_lost_tokens[record.request_id] = num_lost_tokens - num_found_again
         record.num_recompute_cached_tokens += entry.num_cached_tokens
-        record.num_recomputed_tokens += entry.num_tokens - entry.num_cached_tokens
-        if entry.samples:
-            self._recomputed.discard(record.request_id)
+        record.num_recomputed_tokens -= num_found_again
+
+    def _preempt(self, preempted: Preempted) -> None:
+        request_id = preempted.request.request_id
+        record = self.requests[request_id]
+        record.num_preemptions += 1
+        if preempted.num_lost_tokens:
+            self._num_lost_tokens[request_id] = preempted.num_lost_tokens
+            record.num_recomputed_tokens += preempted.num_lost_tokens
+
+    def _dismiss(self, dismissed: Dismissed, now_ns: int) -> None:
+        """Rejected if it never ran, aborted if it did."""
+        record = self.requests[dismissed.request.request_id]
+        record.num_output_tokens = dismissed.num_output_tokens
+        has_run = record.first_scheduled_ns is not None
+        status = RequestStatus.ABORTED if has_run else RequestStatus.REJECTED
+        self._leave(dismissed.request, now_ns, status, dismissed.reason)
+        self.dismissed.append(dismissed)
 
     def _leave(
         self, request: Request, now_ns: int, status: RequestStatus, reason: str

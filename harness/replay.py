@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.arrivals import ArrivalSource, MaxConcurrency, OpenLoop
+from harness.arrivals import ArrivalSource, FrontDoor, MaxConcurrency, OpenLoop
 from harness.config import EngineConfig
 from harness.engine import Ending, Engine
 from harness.executors.executor import Executor
@@ -61,11 +61,12 @@ def replay(
         check: Check the block bookkeeping after every turn (slow).
         on_progress: Called with requests done and requests in all.
     """
+    scheduler = build_scheduler(config)
+    recorder = Recorder(scheduler)
     source: ArrivalSource = OpenLoop(workload)
     if max_concurrency is not None:
         source = MaxConcurrency(OpenLoop(workload), max_concurrency)
-    scheduler = build_scheduler(config)
-    recorder = Recorder(scheduler)
+    source = FrontDoor(source, config.max_model_len, recorder.refused)
     executor = build_executor(config)
     after_turn = _after_turn(scheduler, recorder, len(workload), check, on_progress)
     started = time.perf_counter()

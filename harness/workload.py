@@ -13,6 +13,7 @@ from harness.run_columns import IntArray, RunColumns
 ExtraKeys = tuple[int | str, ...]
 
 _NS_PER_S = 1_000_000_000
+_MAX_NS = 10**18  # about 30 years
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -189,6 +190,9 @@ class Workload:
     def _sped_up(self, speedup: float) -> "Workload":
         if not 0 < speedup < math.inf:
             raise UsageError(f"speedup is {speedup}, must be a number above 0")
+        longest_ns = max(self.arrival_ns.max(initial=0), self.delay_ns.max(initial=0))
+        if longest_ns > _MAX_NS * speedup:
+            raise UsageError(f"speedup is {speedup}, too small to ever finish")
         return replace(
             self,
             arrival_ns=np.rint(self.arrival_ns / speedup).astype(np.int64),
@@ -224,8 +228,11 @@ def draw_arrivals_ns(
     else:
         gaps = rng.gamma(burstiness, mean_gap_ns / burstiness, num_requests - 1)
         times = np.concatenate(([0.0], np.cumsum(gaps)))
-    if times[-1] > 9e18:
-        raise UsageError(f"request rate is {request_rate}, too small to ever finish")
+    if not times[-1] <= _MAX_NS:
+        raise UsageError(
+            f"request rate {request_rate} with burstiness {burstiness} never finishes;"
+            " raise the one or the other"
+        )
     arrival_ns: IntArray = np.rint(times).astype(np.int64)
     return arrival_ns
 

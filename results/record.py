@@ -7,9 +7,9 @@ from enum import StrEnum
 class RequestStatus(StrEnum):
     """How a request ended.
 
-    ``FINISHED`` produced all its tokens. ``REJECTED`` was refused by the scheduler (too
-    long for the pool or for a limit). ``ABORTED`` was given up although vLLM would have
-    gone on or died there. ``FAILED`` was still unfinished when the run ended.
+    ``FINISHED`` produced all its tokens. ``REJECTED`` was refused before it ran (too long
+    for the pool or for a limit). ``ABORTED`` ran and was dismissed. ``FAILED`` was still
+    unfinished when the run ended.
     """
 
     FINISHED = "finished"
@@ -38,7 +38,8 @@ class RequestRecord:
         num_cached_tokens: Prompt tokens whose computation was skipped at the first
             admission. 0 without prefix caching.
         num_recompute_cached_tokens: The same for admissions after a preemption.
-        num_recomputed_tokens: Tokens prefilled again after preemptions, hits excluded.
+        num_recomputed_tokens: Tokens computed before a preemption and again after it,
+            those found in the cache excluded.
         num_preemptions: Times it was preempted, by recompute or swap.
         status: How it ended.
         reason: Why it was rejected, aborted or failed, in a few words; else ``""``.

@@ -22,7 +22,8 @@ class PreemptionMode(StrEnum):
 class Dismissal(StrEnum):
     """Why a scheduler gave a request up without finishing it."""
 
-    TOO_LONG_FOR_LIMIT = "prompt longer than max_model_len or max_num_batched_tokens"
+    TOO_LONG_FOR_MODEL = "prompt longer than max_model_len"
+    TOO_LONG_FOR_LIMIT = "more tokens than max_model_len or a step allow"
     EXCEEDS_KV_CAPACITY = "needs more KV blocks than the pool has"
     SWAP_IN_NEVER = "swapped out, and too large to ever be swapped in again"
     NO_CPU_BLOCKS = "preempted, and the CPU swap space had no room for it"
@@ -30,8 +31,34 @@ class Dismissal(StrEnum):
     RECOMPUTE_FIRST = "its first sample was to be recomputed beside others"
 
 
-REJECTIONS = {Dismissal.TOO_LONG_FOR_LIMIT, Dismissal.EXCEEDS_KV_CAPACITY}
-"""Dismissals of requests that never ran."""
+@dataclass(frozen=True, slots=True)
+class Dismissed:
+    """A request that left without finishing.
+
+    Attributes:
+        request: The request.
+        reason: Why.
+        num_tokens: Length of its longest sequence by then.
+        num_output_tokens: Tokens its samples had by then.
+    """
+
+    request: Request
+    reason: Dismissal
+    num_tokens: int
+    num_output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """A request that had to make room.
+
+    Attributes:
+        request: The request.
+        num_lost_tokens: Tokens that had been computed and will be again; 0 for a swap.
+    """
+
+    request: Request
+    num_lost_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -85,7 +112,7 @@ class Batch:
         copy_on_write: Blocks to copy, ``(from, to)``.
         preempted_recompute: Requests that lost their blocks.
         preempted_swap: Requests whose blocks moved to the CPU.
-        dismissed: Requests that left without finishing, and why.
+        dismissed: Requests that left without finishing.
         transfers: Copies that start with the batch and end on their own.
     """
 
@@ -94,9 +121,9 @@ class Batch:
     swap_in: list[BlockPair] = field(default_factory=list)
     swap_out: list[BlockPair] = field(default_factory=list)
     copy_on_write: list[BlockPair] = field(default_factory=list)
-    preempted_recompute: list[Request] = field(default_factory=list)
-    preempted_swap: list[Request] = field(default_factory=list)
-    dismissed: list[tuple[Request, Dismissal]] = field(default_factory=list)
+    preempted_recompute: list[Preempted] = field(default_factory=list)
+    preempted_swap: list[Preempted] = field(default_factory=list)
+    dismissed: list[Dismissed] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
 
     @property

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from allocators.block_hash import PrefixHashes
 from allocators.sequence import SequenceGroup
 from harness.request import Request
-from harness.schedulers.batch import Batch, Scheduled
+from harness.schedulers.batch import Batch, Dismissal, Dismissed, Scheduled
 from harness.schedulers.budget import Budget
 
 
@@ -42,3 +42,15 @@ class Call:
     swapped_decodes: list[Entry] = field(default_factory=list)
     recomputed: list[Member] = field(default_factory=list)
     swapped_out: list[Member] = field(default_factory=list)
+
+    def dismiss(self, member: Member, reason: Dismissal) -> None:
+        """Note that a request leaves without finishing."""
+        seqs = member.group.seqs
+        self.batch.dismissed.append(
+            Dismissed(
+                member.request,
+                reason,
+                num_tokens=max(seq.num_tokens for seq in seqs),
+                num_output_tokens=sum(seq.num_output_tokens for seq in seqs),
+            )
+        )

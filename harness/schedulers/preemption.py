@@ -2,7 +2,7 @@
 
 from allocators.block_space_manager import BlockSpaceManager
 from allocators.sequence import SequenceStatus
-from harness.schedulers.batch import Dismissal, PreemptionMode
+from harness.schedulers.batch import Dismissal, Preempted, PreemptionMode
 from harness.schedulers.call import Call, Member
 from harness.schedulers.errors import SchedulerDiedError
 from harness.schedulers.sampling import Sampling
@@ -58,7 +58,7 @@ class Preemption:
             kind = "no_cpu_swap_space" if is_swap else "vllm_assertion"
             raise SchedulerDiedError(kind, reason)
         self._sampling.end(member)
-        call.batch.dismissed.append((member.request, reason))
+        call.dismiss(member, reason)
 
     def dismiss_swapped(self, call: Call, member: Member) -> None:
         """End a swapped group that can never come back.
@@ -67,19 +67,22 @@ class Preemption:
         """
         for seq in member.group.unfinished_seqs:
             seq.status = SequenceStatus.FINISHED
-        call.batch.dismissed.append((member.request, Dismissal.SWAP_IN_NEVER))
+        call.dismiss(member, Dismissal.SWAP_IN_NEVER)
 
     def _recompute(self, call: Call, member: Member) -> None:
         running = member.group.seqs_with(SequenceStatus.RUNNING)
         if len(running) > 1:
             self.dismiss(call, member, Dismissal.RECOMPUTE_SEVERAL)
             return
-        for seq in running:
-            seq.status = SequenceStatus.WAITING
-            self._block_manager.free(seq)
-            seq.num_computed_tokens, seq.is_prefill = 0, True
+        (seq,) = running
+        decoded = seq.num_tokens - 1  # the newest token is not computed yet
+        num_lost_tokens = seq.num_computed_tokens if seq.is_prefill else decoded
+        seq.status = SequenceStatus.WAITING
+        self._block_manager.free(seq)
+        seq.num_computed_tokens, seq.is_prefill = 0, True
         call.recomputed.append(member)
-        call.batch.preempted_recompute.append(member.request)
+        preempted = Preempted(member.request, num_lost_tokens)
+        call.batch.preempted_recompute.append(preempted)
 
     def _swap_out(self, call: Call, member: Member) -> None:
         group = member.group
@@ -90,4 +93,4 @@ class Preemption:
         for seq in group.seqs_with(SequenceStatus.RUNNING):
             seq.status = SequenceStatus.SWAPPED
         call.swapped_out.append(member)
-        call.batch.preempted_swap.append(member.request)
+        call.batch.preempted_swap.append(Preempted(member.request))

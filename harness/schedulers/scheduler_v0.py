@@ -104,8 +104,8 @@ class SchedulerV0:
                 f" more than max_num_batched_tokens={budget.max_tokens} or"
                 f" max_num_seqs={budget.max_seqs}",
             )
-        for request, _ in call.batch.dismissed:
-            del self._members[request.request_id]
+        for dismissed in call.batch.dismissed:
+            del self._members[dismissed.request.request_id]
         call.batch.scheduled = [entry for _, entry in entries]
         self._use_cache(entries)
         call.batch.shape = shape_of(call.batch, [member.group for member, _ in entries])
@@ -198,7 +198,7 @@ class SchedulerV0:
         """End the first waiting group."""
         member = self.waiting.popleft()
         self._sampling.end(member)
-        call.batch.dismissed.append((member.request, reason))
+        call.dismiss(member, reason)
 
     def _admit(self, call: Call, member: Member, num_tokens: int) -> None:
         self.block_manager.allocate(member.group)

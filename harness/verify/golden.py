@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.engine import Ending, Engine, Outcome
+from harness.errors import TraceError
 from harness.executors.scripted import ScriptedExecutor
 from harness.schedulers.batch import Batch
 from harness.verify.rows_v0 import Row, RowRecorderV0
@@ -46,6 +47,8 @@ def verify_scenario(scenario: Path, rows: Path) -> VerifyResult:
     """
     parsed = read_scenario(scenario)
     recorded = list(read_rows(rows))
+    if not recorded:
+        raise TraceError(rows, "holds no rows", "give the recording of that scenario")
     for stepping in ("one step at a time", "repeated steps"):
         ours = replay_rows(
             parsed, can_repeat=stepping == "repeated steps", max_rows=len(recorded) + 1

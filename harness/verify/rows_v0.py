@@ -30,8 +30,10 @@ class RowRecorderV0:
         """Start the row of this call; it is complete already if nothing runs."""
         scheduler = self._scheduler
         entries = batch.scheduled
-        ignored = sorted(batch.dismissed, key=lambda d: d[1] is Dismissal.SWAP_IN_NEVER)
-        ignored_ids = [request.request_id for request, _ in ignored]
+        ignored = sorted(
+            batch.dismissed, key=lambda d: d.reason is Dismissal.SWAP_IN_NEVER
+        )
+        ignored_ids = [dismissed.request.request_id for dismissed in ignored]
         row = {
             "step": now_ns,
             "prefill": [

@@ -16,6 +16,16 @@ from harness.schedulers.batch import PreemptionMode
 from harness.schedulers.build import build_scheduler_v0
 from harness.schedulers.scheduler_v0 import SchedulerV0
 
+ROW_KEYS = {
+    "step", "prefill", "decode", "swap_in", "swap_out", "copy_on_write", "ignored",
+    "preempted", "computed_blocks", "free_gpu", "free_cpu", "waiting", "running",
+    "swapped", "finished", "free_gpu_end", "free_cpu_end",
+}  # fmt: skip
+"""Keys of every v0 row; ``tables`` may be left out, as long runs do."""
+
+_MAX_COUNT = 10_000_000
+_SEE_FORMAT = "see docs/v0.md for the format"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
@@ -75,10 +85,12 @@ def read_scenario(path: Path) -> Scenario:
             transfer_steps=_count(document["config"].get("transfer_steps", 1), least=1),
             requests=_requests(document),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise TraceError(
-            path, f"not a recorded scenario ({error!r})", "see docs/v0.md for the format"
-        ) from error
+    except KeyError as error:
+        problem = f"not a recorded scenario: it lacks {error}"
+        raise TraceError(path, problem, _SEE_FORMAT) from error
+    except (TypeError, ValueError, AttributeError) as error:
+        problem = f"not a recorded scenario: {error}"
+        raise TraceError(path, problem, _SEE_FORMAT) from error
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -88,9 +100,16 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         TraceError: A line is not a row.
     """
     for number, line in enumerate(_read_bytes(path).splitlines(), start=1):
+        if not line.strip():
+            continue
         row = _parse(path, line, number)
         if not isinstance(row, dict) or not isinstance(row.get("step"), int):
             raise TraceError(path, "not a recorded row: no step", line=number)
+        missing = [] if "error" in row else sorted(ROW_KEYS - row.keys())
+        if missing:
+            raise TraceError(
+                path, f"a row of v0 lacks {', '.join(missing)}", _SEE_FORMAT, line=number
+            )
         yield row
 
 
@@ -117,9 +136,10 @@ def _knobs(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count(value: Any, least: int = 0) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{value!r} is not a whole number of {least} or more")
-    return value
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or not least <= value <= _MAX_COUNT:
+        raise ValueError(f"{value!r} is not a whole number from {least} to {_MAX_COUNT}")
+    return int(value)
 
 
 def _requests(document: dict[str, Any]) -> list[Request]:
@@ -129,15 +149,19 @@ def _requests(document: dict[str, Any]) -> list[Request]:
     }
     requests = []
     for row in document["requests"]:
-        prompt: tuple[Run, ...] = tuple((s, n) for s, n in row["prompt"] if n)
+        prompt: tuple[Run, ...] = tuple(
+            (_count(s), _count(n)) for s, n in row["prompt"] if n
+        )
         outputs = [
-            (segments.setdefault(f"o{row['id']}.{sample}", len(segments)), num_tokens)
-            for sample, num_tokens in enumerate(row["output_tokens"])
+            (segments.setdefault(f"o{row['id']}.{sample}", len(segments)), _count(n, 1))
+            for sample, n in enumerate(row["output_tokens"])
         ]
+        if not prompt or not outputs:
+            raise ValueError(f"request {row['id']} has no prompt or no output")
         requests.append(
             Request(
-                request_id=row["id"],
-                arrival_ns=row["step"],
+                request_id=_count(row["id"]),
+                arrival_ns=_count(row["step"]),
                 prompt=prompt,
                 num_prompt_tokens=sum(n for _, n in prompt),
                 outputs=tuple(outputs),

@@ -239,6 +239,35 @@ def test_swap_in_wants_one_block_more_a_sequence(
     assert manager.can_swap_in(group) is expected
 
 
+def test_swap_in_may_land_on_a_block_in_use() -> None:
+    """VLLM shares a half-filled block by name and lists the copy onto it all the same."""
+    manager = BlockSpaceManager(4, 10, 10, enable_caching=True)
+    first, second = group_of((1, 1)), group_of((1, 1), seq_id=1)
+    admit(manager, first)
+    manager.swap_out(first)
+    first.seqs[0].status = SequenceStatus.SWAPPED
+    admit(manager, second)
+    second.seqs[0].num_output_tokens = 1
+    assert manager.append_slots(second.seqs[0]) == []
+
+    pairs = manager.swap_in(first)
+
+    assert pairs == [(0, manager.block_tables[1].last.block_number)]
+    manager.check_invariants()
+
+
+def test_watermark_is_no_reason_never_to_swap_in() -> None:
+    """A group that only the empty pool holds waits for it; the watermark is for later."""
+    manager = BlockSpaceManager(4, 200, 400)
+    group = group_of((1, 4 * 198))
+    admit(manager, group)
+    manager.swap_out(group)
+    group.seqs[0].status = SequenceStatus.SWAPPED
+
+    assert manager.watermark_blocks == 2
+    assert manager.can_swap_in(group) is AllocStatus.LATER
+
+
 def test_swap_in_waits_for_free_blocks() -> None:
     """A group that fits into the pool waits while others hold it."""
     manager = BlockSpaceManager(4, 8, 64)

@@ -144,3 +144,14 @@ def test_hot_block_leaves_nothing_behind() -> None:
 
     assert len(evictor._cohorts) == 1
     evictor.check_invariants()
+
+
+def test_equal_times_count_as_one_run_once_they_meet() -> None:
+    """Once nothing stands between them, the longer of two equal blocks goes first."""
+    evictor = LRUEvictor()
+    evictor.add(block(1, last_accessed=5, tokens=4))
+    evictor.add(block(2, last_accessed=3, tokens=4))
+    evictor.add(block(3, last_accessed=5, tokens=8))
+    evictor.remove(2)
+
+    assert evictor.evict().block_number == 3

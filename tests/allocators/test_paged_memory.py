@@ -24,6 +24,7 @@ class PagedMemory(RuleBasedStateMachine):
     """Admits, grows, forks, swaps and frees groups; writes and copies real slots."""
 
     enable_caching = False
+    is_content_safe = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,6 +158,7 @@ class PagedMemory(RuleBasedStateMachine):
     def every_block_is_free_or_owned(self) -> None:
         self.manager.check_invariants()
 
+    @precondition(lambda self: self.is_content_safe)
     @invariant()
     def every_sequence_reads_what_it_wrote(self) -> None:
         for group in self.groups:
@@ -175,9 +177,19 @@ class PagedMemory(RuleBasedStateMachine):
 
 
 class CachedPagedMemory(PagedMemory):
-    """The same with prefix caching."""
+    """The same with prefix caching, until something is swapped.
+
+    From then on vLLM 0.5.5 itself does not keep contents apart (docs/v0.md): a block in
+    use that is named by a half-filled prefix is swapped onto, whatever else it holds.
+    """
 
     enable_caching = True
+
+    @rule(pick=PICK)
+    @precondition(lambda self: self.with_status(SequenceStatus.RUNNING))
+    def swap_out(self, pick: int) -> None:
+        self.is_content_safe = False
+        super().swap_out(pick)
 
 
 @pytest.mark.parametrize("machine", [PagedMemory, CachedPagedMemory])

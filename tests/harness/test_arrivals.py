@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.arrivals import ArrivalSource, MaxConcurrency, OpenLoop
+from harness.arrivals import ArrivalSource, FrontDoor, MaxConcurrency, OpenLoop
 from harness.errors import UsageError
 from harness.request import Request
 from harness.workload import Workload
@@ -213,3 +213,17 @@ def test_no_place_at_all_is_refused() -> None:
     """A limit below 1 is a usage error."""
     with pytest.raises(UsageError, match="max concurrency is 0"):
         MaxConcurrency(OpenLoop(_workload([0])), 0)
+
+
+def test_door_refuses_prompts_that_the_model_cannot_take() -> None:
+    """A prompt of the model's length comes in, a longer one leaves and frees its turn."""
+    source = _workload([0, 1, 2], parent=[-1, 0, -1], delay_ns=[0, 7, 0])
+    limit = int(source.input_tokens[0])
+    refused: list[Request] = []
+    door = FrontDoor(OpenLoop(source), limit - 1, refused.append)
+
+    assert door.pop_due(10) == []
+    assert door.next_ns() == 7
+    assert _ids(refused) == [0, 2]
+    wide = FrontDoor(OpenLoop(source), limit, refused.append)
+    assert _ids(wide.pop_due(10)) == [0, 2]

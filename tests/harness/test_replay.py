@@ -116,6 +116,43 @@ def test_request_larger_than_the_pool_is_a_finding() -> None:
     assert "the pool has 10" in finding.message
 
 
+def test_request_that_outgrows_the_pool_is_aborted_with_its_tokens() -> None:
+    """It ran, so it is not rejected; the finding speaks of the length it came to."""
+    result = replay(workload((100, [200])), config(num_gpu_blocks_override=8))
+
+    (record,) = result.requests
+    assert record.status is RequestStatus.ABORTED
+    assert record.num_output_tokens == 29
+    finding = next(f for f in result.findings if f.code == "exceeds-kv-capacity")
+    assert "came to 129 tokens and needs 9 blocks" in finding.message
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_prompt_longer_than_the_model_is_refused_at_the_door(chunked: bool) -> None:
+    """However prompts are cut, one beyond max_model_len never runs."""
+    small = config(
+        max_model_len=1000, enable_chunked_prefill=chunked, max_num_batched_tokens=1000
+    )
+
+    result = replay(workload((5000, [3]), (1000, [3]), (10, [3])), small)
+
+    assert statuses(result)[0] is RequestStatus.REJECTED
+    assert statuses(result)[1:] == [RequestStatus.FINISHED] * 2
+    assert "prompt-too-long" in codes(result)
+
+
+def test_recomputed_tokens_are_those_computed_before() -> None:
+    """Each preemption costs what had been computed, and nothing more."""
+    result = replay(workload((60, [40]), (60, [40])), config(num_gpu_blocks_override=10))
+
+    computed = sum(step.num_prefill_tokens for step in result.steps)
+    num_preemptions = sum(record.num_preemptions for record in result.requests)
+    num_again = sum(record.num_recomputed_tokens for record in result.requests)
+    assert num_preemptions > 0
+    # a recomputing prefill also computes the newest token, which no step had computed
+    assert computed == 60 + 60 + num_again + num_preemptions
+
+
 def test_swap_space_that_is_short_is_sized_from_the_largest_group() -> None:
     """A group of 50 samples of 600 tokens needs 15 GiB of 2 MiB-per-16-token blocks."""
     shape = (30, [600] * 50)

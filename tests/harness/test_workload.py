@@ -210,3 +210,27 @@ def _request(request_id: int, arrival_ns: int) -> Request:
         num_prompt_tokens=5,
         outputs=((100 + request_id, 2),),
     )
+
+
+@pytest.mark.parametrize("speedup", [1e-12, 1e-300])
+def test_speedup_that_never_finishes_is_refused(speedup: float) -> None:
+    """Times beyond what nanoseconds can count are an error, not an overflow."""
+    requests = [
+        Request(
+            request_id=i,
+            arrival_ns=i * 10**9,
+            prompt=((i, 5),),
+            num_prompt_tokens=5,
+            outputs=((100 + i, 5),),
+        )
+        for i in range(2)
+    ]
+
+    with pytest.raises(UsageError, match="too small to ever finish"):
+        Workload.from_requests(requests).retimed(speedup=speedup)
+
+
+def test_burstiness_that_never_finishes_is_refused() -> None:
+    """Gaps that overflow are an error, not a wrong number."""
+    with pytest.raises(UsageError, match="never finishes"):
+        draw_arrivals_ns(5, 5.0, 1e-300, np.random.default_rng(0))

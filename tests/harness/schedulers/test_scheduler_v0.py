@@ -62,7 +62,7 @@ def ids(requests: Sequence[Request]) -> list[int]:
 
 def reasons(batches: list[Batch]) -> dict[int, Dismissal]:
     """Who was dismissed, and why."""
-    return {r.request_id: why for batch in batches for r, why in batch.dismissed}
+    return {d.request.request_id: d.reason for batch in batches for d in batch.dismissed}
 
 
 def total(batches: list[Batch], name: str) -> int:

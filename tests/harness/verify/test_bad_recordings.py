@@ -1,0 +1,125 @@
+"""Tests for :mod:`harness.verify.scenario`: files that are no recordings."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import TraceError, UsageError
+from harness.verify.golden import verify_scenario
+
+GOLDEN = Path(__file__).resolve().parents[2] / "data" / "golden"
+NAME = "v0_random_06"
+
+
+@pytest.fixture
+def scenario() -> dict[str, Any]:
+    """Return a small recorded scenario."""
+    path = GOLDEN / f"{NAME}.scenario.json.gz"
+    document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return document
+
+
+def verify(folder: Path, scenario: Any, rows: bytes | None = None) -> None:
+    """Write both files and compare."""
+    scenario_path, rows_path = folder / "s.json", folder / "r.jsonl"
+    scenario_path.write_text(json.dumps(scenario))
+    if rows is None:
+        rows = gzip.decompress((GOLDEN / f"{NAME}.rows.jsonl.gz").read_bytes())
+    rows_path.write_bytes(rows)
+    assert verify_scenario(scenario_path, rows_path).identical
+
+
+@pytest.mark.parametrize(
+    "key", ["block_size", "num_gpu_blocks", "watermark", "preemption_mode"]
+)
+def test_knob_that_is_missing_is_named(
+    tmp_path: Path, scenario: dict[str, Any], key: str
+) -> None:
+    """A scenario without one of its knobs is refused by that knob's name."""
+    del scenario["config"][key]
+
+    with pytest.raises(TraceError, match=f"it lacks '{key}'"):
+        verify(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("block_size", 0),
+        ("num_gpu_blocks", 10**12),
+        ("num_cpu_blocks", -1),
+        ("max_num_seqs", 1.5),
+        ("preemption_mode", "both"),
+    ],
+)
+def test_knob_that_means_nothing_is_refused(
+    tmp_path: Path, scenario: dict[str, Any], key: str, value: object
+) -> None:
+    """A knob of the wrong kind or size makes it no recording."""
+    scenario["config"][key] = value
+
+    with pytest.raises(TraceError, match="not a recorded scenario: "):
+        verify(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("step", "a"),
+        ("step", None),
+        ("step", -1),
+        ("output_tokens", []),
+        ("output_tokens", ["x"]),
+        ("output_tokens", [0]),
+        ("prompt", [[0, -5]]),
+        ("prompt", [[0]]),
+        ("prompt", []),
+    ],
+)
+def test_request_that_means_nothing_is_refused(
+    tmp_path: Path, scenario: dict[str, Any], key: str, value: object
+) -> None:
+    """A request with impossible lengths or times makes it no recording."""
+    scenario["requests"][0][key] = value
+
+    with pytest.raises(TraceError, match="not a recorded scenario: "):
+        verify(tmp_path, scenario)
+
+
+def test_policy_that_is_not_there_is_said(
+    tmp_path: Path, scenario: dict[str, Any]
+) -> None:
+    """A v1 recording is refused in words."""
+    scenario["policy"] = "v1"
+
+    with pytest.raises(UsageError, match="policy v1 cannot be replayed yet"):
+        verify(tmp_path, scenario)
+
+
+def test_rows_with_keys_taken_out_are_no_recording(
+    tmp_path: Path, scenario: dict[str, Any]
+) -> None:
+    """What is not recorded cannot be identical: the missing keys are named."""
+    with pytest.raises(TraceError, match="r.jsonl:1: a row of v0 lacks computed_blocks"):
+        verify(tmp_path, scenario, b'{"step": 0}\n')
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (b"", "holds no rows"),
+        (b"\n\n", "holds no rows"),
+        (b"[1]\n", "no step"),
+        (b"{", "not JSON"),
+        (b"\x1f\x8b\x08\x00garbage", "cannot be read"),
+    ],
+)
+def test_rows_that_are_none_are_refused(
+    tmp_path: Path, scenario: dict[str, Any], rows: bytes, message: str
+) -> None:
+    """Empty, damaged or foreign rows are an error that says so."""
+    with pytest.raises(TraceError, match=message):
+        verify(tmp_path, scenario, rows)
