@@ -92,6 +92,11 @@ def resolve_config(
         ProfileError: An unknown model or GPU, or one that does not fit.
     """
     version = _v0_version(policy, engine, vllm_version)
+    if kv_cache_gib is not None and num_gpu_blocks_override is not None:
+        raise UsageError(
+            "--kv-cache-gib and --num-gpu-blocks-override both set the number of GPU"
+            " blocks; give one of them"
+        )
     model_profile, gpu_profile = load_model(model), load_gpu(gpu)
     model_len = _max_model_len(model_profile, max_model_len)
     defaults = v0_defaults(

@@ -10,6 +10,10 @@ from profiles.capacity import GIB
 from profiles.model import load_model
 from results.findings import Finding, Severity
 
+NS_PER_S = 1_000_000_000
+OVERLOAD = 0.2
+"""Share of the arrival span that the queue may take to drain after the last arrival."""
+
 
 class RunFindings:
     """Gathers findings when a run has ended.
@@ -25,6 +29,7 @@ class RunFindings:
         recorder: Recorder,
         outcome: Outcome,
         holders: str,
+        is_closed_loop: bool = False,
     ) -> None:
         self.num_lost_blocks = 0
         self._workload = workload
@@ -32,6 +37,7 @@ class RunFindings:
         self._recorder = recorder
         self._outcome = outcome
         self._holders = holders
+        self._is_closed_loop = is_closed_loop
 
     def gather(self) -> list[Finding]:
         """The findings, those that cost requests first."""
@@ -42,6 +48,8 @@ class RunFindings:
             dismissed = [d for d in self._recorder.dismissed if d.reason is reason]
             if dismissed:
                 found.append(self._dismissed(reason, dismissed))
+        if ending is Ending.COMPLETE:
+            found += self._overload()
         return found + self._cut_outputs() + self._lost_blocks()
 
     # -- the run as a whole ----------------------------------------------------------
@@ -63,6 +71,27 @@ class RunFindings:
             advice="give the pool more blocks, lower --watermark, or raise --max-num-seqs"
             " above the largest n",
         )
+
+    def _overload(self) -> list[Finding]:
+        """Whether a queue was left when the last request had come."""
+        records = self._recorder.requests.values()
+        arrivals = [record.arrival_ns for record in records]
+        ends = [record.finished_ns for record in records if record.finished_ns]
+        span_s = (max(arrivals) - min(arrivals)) / NS_PER_S
+        drain_s = (max(ends, default=0) - max(arrivals)) / NS_PER_S
+        if self._is_closed_loop or span_s < 60 or drain_s < OVERLOAD * span_s:
+            return []
+        return [
+            Finding(
+                code="overloaded",
+                severity="warning",
+                message=f"requests come faster than they are served: {drain_s:,.0f} s"
+                f" after the last of {span_s:,.0f} s of arrivals the queue was still"
+                " draining, so latencies grow with the length of the trace",
+                advice="--tensor-parallel-size or a larger GPU; --speedup below 1 shows a"
+                " lighter load",
+            )
+        ]
 
     def _lost_blocks(self) -> list[Finding]:
         if not self.num_lost_blocks:

@@ -79,7 +79,14 @@ def replay(
         after_turn=after_turn,
     )
     outcome = engine.run()
-    findings = RunFindings(workload, config, recorder, outcome, scheduler.holders())
+    findings = RunFindings(
+        workload,
+        config,
+        recorder,
+        outcome,
+        scheduler.holders(),
+        is_closed_loop=max_concurrency is not None,
+    )
     if outcome.ending is not Ending.COMPLETE:
         _record_the_rest(workload, recorder, outcome.reason)
     if outcome.ending is not Ending.INTERRUPTED:  # it may have come within a bookkeeping

@@ -33,12 +33,12 @@ def num_plain_steps(
     return fits
 
 
-def grow(
-    seqs: Seq[Sequence], block_manager: BlockSpaceManager, num_steps: int, now: int
-) -> None:
-    """Let each sequence have ``num_steps`` tokens more, the last one at time ``now``.
+def grow(seqs: Seq[Sequence], block_manager: BlockSpaceManager, num_steps: int) -> None:
+    """Let each sequence have ``num_steps`` tokens more.
 
-    Blocks are taken and named in the order in which single steps would do it.
+    Blocks are taken and named in the order in which single steps would do it. The time of
+    access stays that of the first step: everybody who runs is in the batch, so no block
+    is freed, and none of another time comes between.
     """
     num_before = [seq.num_output_tokens for seq in seqs]
     for step, index in slots_in_order(seqs, block_manager.block_size, num_steps):
@@ -47,7 +47,6 @@ def grow(
         assert not copies, "a copy-on-write ends a stretch"
     for seq, num_output_tokens in zip(seqs, num_before, strict=True):
         seq.num_output_tokens = num_output_tokens + num_steps
-        block_manager.access(seq, now)
     block_manager.mark_blocks_as_computed(seqs)
 
 

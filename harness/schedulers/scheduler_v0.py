@@ -337,8 +337,7 @@ class SchedulerV0:
 
     def repeat(self, batch: Batch, num_steps: int) -> None:
         """Do what ``num_steps`` further calls would decide: the same batch, grown."""
-        self._step += num_steps
-        grow(self._running_seqs(batch), self.block_manager, num_steps, self._step)
+        grow(self._running_seqs(batch), self.block_manager, num_steps)
 
     def batch_seqs(self, batch: Batch) -> list[tuple[int, list[Sequence]]]:
         """Running sequences of a batch, ``(request_id, sequences)`` in its order."""

@@ -67,6 +67,7 @@ def test_given_knobs_are_kept() -> None:
         ({"policy": "v7"}, "unknown policy v7"),
         ({"engine": "vllm"}, "--engine vllm is not there yet; .* --engine sim only"),
         ({"vllm_version": "0.32.0"}, "vLLM 0.32.0 has no v0 engine"),
+        ({"kv_cache_gib": 9.0, "num_gpu_blocks_override": 9}, "give one of them"),
         ({"preemption_mode": "wait"}, "unknown preemption mode wait"),
     ],
 )

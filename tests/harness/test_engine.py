@@ -92,8 +92,8 @@ def scheduler_settings(draw: st.DrawFn) -> dict[str, Any]:
             draw(st.booleans()),
         ),
         "knobs": {
-            "max_num_seqs": draw(st.integers(2, 12)),
-            "max_num_batched_tokens": draw(st.integers(12, 80)),
+            "max_num_seqs": draw(st.integers(2, 24)),
+            "max_num_batched_tokens": draw(st.integers(3, 80)),
             "max_model_len": draw(st.integers(30, 80)),
             "enable_chunked_prefill": draw(st.booleans()),
             "preemption_mode": draw(st.sampled_from([None, *PreemptionMode])),

@@ -292,6 +292,20 @@ def test_closed_loop_keeps_so_many_outstanding() -> None:
     assert most == 2
 
 
+@pytest.mark.parametrize(("gap_ns", "is_over"), [(10**8, True), (10**10, False)])
+def test_arrivals_faster_than_service_are_a_finding(gap_ns: int, is_over: bool) -> None:
+    """A queue that drains long after the last arrival says so; a light load does not."""
+    shapes = [(4000, [90])] * (700 if is_over else 10)
+
+    result = replay(
+        workload(*shapes, gap_ns=gap_ns),
+        config(num_gpu_blocks_override=600, max_model_len=8192),
+    )
+
+    assert result.complete
+    assert ("overloaded" in codes(result)) == is_over
+
+
 def test_progress_is_told_as_requests_leave() -> None:
     """The caller hears how many are done, up to all of them."""
     heard: list[tuple[int, int]] = []
