@@ -12,6 +12,7 @@ from rich.text import Text
 from bench_cli.quantity import (
     format_count,
     format_duration,
+    format_number_of,
     format_share,
     format_thousands,
 )
@@ -102,7 +103,7 @@ def print_run(screen: Screen, document: Document, usage: Sequence[float]) -> Non
             ("requests", _requests(document)),
             ("KV cache", _kv_cache(document, usage)),
             ("pressure", _pressure(document["counts"])),
-            ("prefix", _prefix(document["prefix_cache"])),
+            ("prefix", _prefix(document)),
             ("latency", _latency(document["latency_s"], screen.console.width)),
             ("throughput", _throughput(document)),
         ]
@@ -110,8 +111,8 @@ def print_run(screen: Screen, document: Document, usage: Sequence[float]) -> Non
     error = document["config"].get("step_time_error")
     if error is not None:
         screen.aside(
-            f"step times: a model, off by {format_share(error['fraction'])} in the median"
-            f" on {error['num_rows']} published kernel times; host overhead less certain"
+            f"step times: a model, {format_share(error['fraction'])} off in the median on"
+            f" {error['num_rows']} published kernel times; whole engines differ more"
         )
     screen.line()
     print_findings(screen, document["findings"])
@@ -121,12 +122,9 @@ def print_findings(screen: Screen, findings: Sequence[dict[str, str]]) -> None:
     """Print one line a finding, its remedy after it."""
     for finding in findings:
         sign, style = _SIGNS[finding["severity"]]
-        advice = f"     {finding['advice']}" if finding["advice"] else ""
-        screen.line(f"{sign} {finding['message']}{advice}", style)
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+        screen.line(f"{sign} {finding['message']}", style)
+        if finding["advice"]:
+            screen.aside(f"-> {finding['advice']}")
 
 
 def _trace_line(document: Document) -> str:
@@ -135,10 +133,10 @@ def _trace_line(document: Document) -> str:
     return join(
         trace["name"],
         trace["format"],
-        f"{_plural(trace['num_requests'], 'request')}"
+        f"{format_number_of(trace['num_requests'], 'request')}"
         f" over {format_duration(trace['duration_s'])}",
         "generated" if trace.get("is_generated") else "",
-        f"{_plural(skipped, 'bad row')} skipped" if skipped else "",
+        f"{format_number_of(skipped, 'bad row')} skipped" if skipped else "",
         "" if trace["has_sharing"] else "does not say which prompts begin alike",
     )
 
@@ -149,13 +147,14 @@ def _config_line(config: Document) -> str:
     where = config["gpu"] if gpus == 1 else f"{gpus} x {config['gpu']}"
     utilization = config.get("gpu_memory_utilization")
     swap = config.get("swap_space")
+    chunk = config.get("max_num_batched_tokens", 0)
     return join(
         f"{model} on {where}, as vLLM {config['vllm_version']} ({config['policy']})",
         f"utilization {utilization:.2f}" if utilization is not None else "",
         f"block {config['block_size']}",
         f"swap {swap:g} GiB" if swap is not None else "",
         f"prefix caching {'on' if config['enable_prefix_caching'] else 'off'}",
-        "chunked prefill" if config["enable_chunked_prefill"] else "",
+        f"chunks of {chunk:,} tokens" if config["enable_chunked_prefill"] else "",
     )
 
 
@@ -163,7 +162,7 @@ def _requests(document: Document) -> str:
     counts = document["counts"]
     names = ("finished", "rejected", "aborted", "failed")
     parts = [f"{counts[n]:,} {n}" for n in names if counts[n] or n == "finished"]
-    return join(*parts, "" if document["complete"] else "INCOMPLETE")
+    return join(*parts, "" if document["complete"] else "INCOMPLETE: the run broke off")
 
 
 def _kv_cache(document: Document, usage: Sequence[float]) -> str:
@@ -191,15 +190,19 @@ def _pressure(counts: Document) -> str:
     out, back = counts["swap_out_blocks"], counts["swap_in_blocks"]
     moved = f"{format_count(out)} blocks out, {format_count(back)} in"
     return join(
-        f"{_plural(total, 'preemption')}: {recomputed} recomputed, {swapped} swapped",
+        f"{format_number_of(total, 'preemption')}: {recomputed} recomputed,"
+        f" {swapped} swapped",
         moved if out or back else "",
         copies,
     )
 
 
-def _prefix(prefix: Document) -> str:
-    if prefix["query_tokens"] is None:
+def _prefix(document: Document) -> str:
+    prefix = document["prefix_cache"]
+    if not document["config"]["enable_prefix_caching"]:
         return "n/a (prefix caching is off)"
+    if prefix["query_tokens"] is None:
+        return "n/a (the trace does not say which prompts begin alike)"
     again, query = prefix["recompute_hit_tokens"], prefix["query_tokens"]
     return join(
         f"{format_share(prefix['hit_rate'])} of prompt tokens were hits",
@@ -212,10 +215,9 @@ def _latency(latency: Document, width: int) -> str:
     for metric in ("ttft", "tpot", "e2e"):
         values = (format_duration(latency[metric][p]) for p in ("p50", "p90", "p99"))
         parts.append(f"{metric.upper():<4} {'  '.join(values)}")
+    parts[0] += "   (p50 p90 p99)"
     line = "     ".join(parts)
-    if len(line) > width - 30:  # the label and what the figures are
-        line = "\n".join(parts)
-    return f"{line}   (p50 p90 p99)"
+    return line if len(line) <= width - 14 else "\n".join(parts)
 
 
 def _throughput(document: Document) -> str:

@@ -20,6 +20,7 @@ class ExitCode(IntEnum):
 # By qualified name, so that no package is imported before it raises. A subclass counts
 # as its nearest named ancestor; an error that is not listed is our own bug.
 EXPECTED_ERRORS = {
+    "bench_cli.streams.OutputError": ExitCode.ENGINE_FAILED,
     "harness.errors.TraceError": ExitCode.BAD_TRACE,
     "harness.errors.ConfigError": ExitCode.IMPOSSIBLE,
     "harness.errors.UsageError": ExitCode.USAGE,

@@ -1,6 +1,5 @@
 """Entry point: the app, and how errors reach the user."""
 
-import os
 import sys
 from typing import Annotated
 
@@ -10,6 +9,7 @@ from bench_cli.commands.run import run
 from bench_cli.commands.trace import trace_app
 from bench_cli.commands.verify import verify
 from bench_cli.exit_code import ExitCode, exit_code_of
+from bench_cli.streams import OutputError, flush_stdout, prepare_streams
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,9 +44,9 @@ def _root(
 
 def main() -> None:
     """Run the app; an error that nobody expected keeps its traceback."""
-    _survive_any_encoding()
     code: int = ExitCode.FINE
     try:
+        prepare_streams()
         code = app(standalone_mode=False) or ExitCode.FINE
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
@@ -95,19 +95,12 @@ def _code_of_exit(exit_: SystemExit) -> int:
     return exit_.code if isinstance(exit_.code, int) else ExitCode.UNEXPECTED
 
 
-def _survive_any_encoding() -> None:
-    """Show what the terminal cannot encode as an escape instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
-
-
 def _flush(code: int) -> int:
-    """Flush stdout while a reader that has gone can still be forgiven."""
+    """The exit code once everything is printed, or is known not to be."""
     try:
-        sys.stdout.flush()
+        flush_stdout()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return code or ExitCode.CLOSED_PIPE
+    except OutputError as error:
+        return code or _report(error)
     return code

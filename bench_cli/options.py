@@ -36,6 +36,20 @@ class PreemptionMode(StrEnum):
     SWAP = "swap"
 
 
+def path_given(text: str) -> Path:
+    """The path, if there is one: an empty text would mean the folder one is in."""
+    if not text:
+        raise typer.BadParameter("it is empty; name what to write")
+    return Path(text)
+
+
+def version_given(text: str | None) -> str | None:
+    """The version, if it is not empty; None where the flag was not given."""
+    if text is not None and not text.strip():
+        raise typer.BadParameter("it is empty; give one as 0.6.3, or leave it out")
+    return text
+
+
 Trace = Annotated[Path, typer.Argument(metavar="TRACE", help="Trace file.")]
 
 Model = Annotated[
@@ -47,7 +61,11 @@ TensorParallelSize = Annotated[
 ]
 VllmVersion = Annotated[
     str | None,
-    typer.Option("--vllm-version", help="Release whose defaults are in force."),
+    typer.Option(
+        "--vllm-version",
+        callback=version_given,
+        help="Release whose defaults are in force.",
+    ),
 ]
 PolicyName = Annotated[Policy, typer.Option("--policy", help="Block manager.")]
 EngineName = Annotated[Engine, typer.Option("--engine", help="What runs batches.")]
@@ -158,6 +176,8 @@ OutputFolder = Annotated[
     typer.Option(
         "--output",
         "-o",
+        parser=path_given,
+        metavar="FOLDER",
         help="Run folder to write; .blockbench/runs/<time>-<name> by default.",
     ),
 ]

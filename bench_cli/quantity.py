@@ -40,7 +40,10 @@ def parse_duration(text: str) -> float:
         raise UsageError(
             f"{text!r} has {what}; use one of {', '.join(_SECONDS)}, as in 2s or 50ms"
         )
-    return number * _SECONDS[unit]
+    seconds = number * _SECONDS[unit]
+    if not math.isfinite(seconds):
+        raise UsageError(f"{text!r} is too long a time; write it as 2s or 50ms")
+    return seconds
 
 
 def parse_rate(text: str) -> float:
@@ -128,6 +131,11 @@ def _format_short(seconds: float) -> str:
     if seconds < 0.9995e-3:
         return f"{seconds * 1e6:.0f} us"
     return f"{seconds * 1e3:.1f} ms" if seconds < 9.95e-3 else f"{seconds * 1e3:.0f} ms"
+
+
+def format_number_of(number: int, noun: str) -> str:
+    """``1 request``, ``2,000 requests``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def format_share(share: float | None) -> str:

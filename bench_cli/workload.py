@@ -1,6 +1,7 @@
 """From a trace file and flags to the requests that are replayed."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,13 @@ class WorkloadFlags:
     max_concurrency: int | None = None
     speedup: str | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """The flags by name, as strict JSON: an infinite burstiness is ``inf``."""
+        flags = asdict(self)
+        if self.burstiness is not None and not math.isfinite(self.burstiness):
+            flags["burstiness"] = str(self.burstiness)
+        return flags
+
 
 def open_workload(
     trace: Path,
@@ -37,6 +45,7 @@ def open_workload(
     speedup = None if timing.speedup is None else parse_speedup(timing.speedup)
     workload = open_trace(trace, format=trace_format, skip_bad_rows=skip_bad_rows)
     if part is not None:
+        _check_selects(part, timing.slice, len(workload))
         workload = workload.select(part)
     if rate is not None:
         burstiness = 1.0 if timing.burstiness is None else timing.burstiness
@@ -44,6 +53,16 @@ def open_workload(
             request_rate=rate, burstiness=burstiness, seed=timing.seed or 0
         )
     return workload if speedup is None else workload.retimed(speedup=speedup)
+
+
+def _check_selects(part: slice, text: str | None, num_requests: int) -> None:
+    from harness.errors import UsageError
+
+    if not range(num_requests)[part]:
+        raise UsageError(
+            f"slice {text} selects none of the trace's {num_requests:,} requests, which"
+            f" count from 0; begin it below {num_requests}"
+        )
 
 
 def selected_part(timing: WorkloadFlags) -> slice | None:

@@ -17,7 +17,7 @@ BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 V0_BLOCK_SIZES = (8, 16, 32)
 """Choices of ``--block-size`` in the versions that policy v0 is exact for.
 
-Source: vllm_knobs.csv, row 0.4.3.
+Source: tests/data/published/vllm_knobs.csv, row 0.4.3.
 """
 
 
@@ -242,8 +242,8 @@ def _notes(config: EngineConfig, watermark: float | None) -> list[str]:
     notes = []
     if v0_support(config.vllm_version) == "approximate":
         notes.append(
-            f"approximate: vLLM {config.vllm_version} has this scheduler, but another"
-            f" allocator than the one replayed (exact up to {DEFAULT_V0_VERSION})"
+            f"approximate: decisions are those of vLLM 0.5.5 to {DEFAULT_V0_VERSION};"
+            f" {config.vllm_version} has a scheduler of this kind with other details"
         )
     if watermark is not None and watermark != V0_WATERMARK:
         notes.append(

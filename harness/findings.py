@@ -177,12 +177,13 @@ class RunFindings:
         )
         if not num_cut:
             return []
+        requests = "1 request" if num_cut == 1 else f"{num_cut:,} requests"
         return [
             Finding(
                 code="outputs-cut",
                 severity="info",
-                message=f"{num_cut:,} requests reached max_model_len ({limit:,} tokens)"
-                " before all their output",
+                message=f"{requests} reached max_model_len ({limit:,} tokens) before all"
+                " their output",
                 advice="raise --max-model-len if the model allows it",
             )
         ]

@@ -255,6 +255,6 @@ def _selection_notes(whole: Workload, kept: Workload, rows: IntArray) -> list[st
     num_orphans = int(((whole.parent[rows] >= 0) & (kept.parent < 0)).sum())
     if num_orphans:
         notes.append(
-            f"{num_orphans:,} turns start on their own: the turn before is cut off"
+            f"{num_orphans:,} of the turns start on their own: the turn before is cut off"
         )
     return notes

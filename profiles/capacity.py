@@ -1,6 +1,6 @@
 """Memory to number of blocks: what is left for the KV cache, and how it is cut.
 
-A first version, refined by a later issue: bf16 dense models, no pipeline parallelism,
+A first version, to be refined: bf16 dense models, no pipeline parallelism,
 no CUDA graphs. docs/capacity.md lists its error on published rows.
 """
 
@@ -25,6 +25,15 @@ NON_TORCH_GIB = 0.13
 
 NON_TORCH_TP_GIB = 0.54
 """The same with NCCL. Source: memory.csv, Qwen3-32B at TP 2, the one row there is."""
+
+MAX_GIB = 1_000_000
+"""More memory than any GPU or host has; what exceeds it is a slip of the pen."""
+
+MAX_BLOCKS = 10_000_000
+"""Most blocks of a pool: a run keeps books of each one."""
+
+MAX_IN_A_BATCH = 2**31 - 1
+"""Most tokens or sequences of a batch, as a 32-bit number counts them."""
 
 SourceOfBlocks = Literal["estimated", "kv_cache_gib", "override"]
 
@@ -89,9 +98,10 @@ def plan_blocks(
     Source: vLLM 0.5.5 worker.py ``determine_num_available_blocks``.
     """
     _check_utilization(gpu_memory_utilization)
-    _check_at_least(0, swap_space_gib=swap_space_gib)
-    _check_at_least(
+    _check_range(0, MAX_GIB, swap_space_gib=swap_space_gib)
+    _check_range(
         1,
+        MAX_IN_A_BATCH,
         block_size=block_size,
         max_num_batched_tokens=max_num_batched_tokens,
         max_num_seqs=max_num_seqs,
@@ -148,13 +158,20 @@ def blocks_in(memory_gib: float, block_bytes: int) -> int:
 def _gpu_blocks(
     budget: _Budget, block_bytes: int, kv_cache_gib: float | None, override: int | None
 ) -> tuple[int, float, SourceOfBlocks]:
+    if kv_cache_gib is not None:
+        _check_range(0, MAX_GIB, kv_cache_gib=kv_cache_gib)
     if override is not None:
-        _check_at_least(1, num_gpu_blocks_override=override)
+        _check_range(1, MAX_BLOCKS, num_gpu_blocks_override=override)
         return override, override * block_bytes / GIB, "override"
-    if kv_cache_gib is None:
-        _check_fits(budget, block_bytes)
-        cache_gib = budget.kv_cache_gib
-        return blocks_in(cache_gib, block_bytes), cache_gib, "estimated"
+    if kv_cache_gib is not None:
+        return _given_blocks(kv_cache_gib, block_bytes), kv_cache_gib, "kv_cache_gib"
+    _check_fits(budget, block_bytes)
+    cache_gib = budget.kv_cache_gib
+    num_blocks = _checked_count("num_gpu_blocks", blocks_in(cache_gib, block_bytes))
+    return num_blocks, cache_gib, "estimated"
+
+
+def _given_blocks(kv_cache_gib: float, block_bytes: int) -> int:
     num_blocks = blocks_in(kv_cache_gib, block_bytes)
     if num_blocks < 1:
         raise CapacityError(
@@ -162,14 +179,25 @@ def _gpu_blocks(
             f"one block takes {block_bytes / GIB:.4f} GiB",
             "give the cache more memory or make block_size smaller",
         )
-    return num_blocks, kv_cache_gib, "kv_cache_gib"
+    return _checked_count("num_gpu_blocks", num_blocks)
 
 
 def _cpu_blocks(swap_space_gib: float, block_bytes: int, override: int | None) -> int:
     if override is None:
-        return blocks_in(swap_space_gib, block_bytes)
-    _check_at_least(0, num_cpu_blocks_override=override)
+        return _checked_count("num_cpu_blocks", blocks_in(swap_space_gib, block_bytes))
+    _check_range(0, MAX_BLOCKS, num_cpu_blocks_override=override)
     return override
+
+
+def _checked_count(name: str, num_blocks: int) -> int:
+    """The count of blocks cut from memory, if a run can keep books of so many."""
+    if num_blocks <= MAX_BLOCKS:
+        return num_blocks
+    raise CapacityError(
+        f"{name} comes to {num_blocks:,}",
+        f"a run keeps books of at most {MAX_BLOCKS:,} blocks",
+        "give less memory or a larger block_size",
+    )
 
 
 def _check_fits(budget: _Budget, block_bytes: int) -> None:
@@ -195,11 +223,18 @@ def _check_utilization(gpu_memory_utilization: float) -> None:
         )
 
 
-def _check_at_least(least: int, **values: float) -> None:
+def _check_range(least: int, most: int, **values: float) -> None:
     for name, value in values.items():
-        if not value >= least:
-            raise CapacityError(
-                f"{name} is {value:g}",
-                f"it must be at least {least}",
-                f"give {least} or more, or leave it out",
-            )
+        if not value >= least:  # so that NaN is refused too
+            needed = f"it must be at least {least}"
+            remedy = f"give {least} or more, or leave it out"
+        elif value > most:
+            needed = f"it must be at most {most:,}"
+            remedy = f"give {most:,} or less, or leave it out"
+        else:
+            continue
+        raise CapacityError(f"{name} is {_shown(value)}", needed, remedy)
+
+
+def _shown(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else f"{value:,}"

@@ -70,7 +70,7 @@ class ModelProfile:
         Raises:
             CapacityError: The attention heads cannot be shared out evenly.
 
-        Source: vLLM config.py ``get_num_kv_heads``; cases.md B1.
+        Source: vLLM config.py ``get_num_kv_heads``.
         """
         if tensor_parallel_size < 1 or self.num_attention_heads % tensor_parallel_size:
             raise CapacityError(

@@ -118,7 +118,7 @@ class StepParts:
 class RooflineStepTime:
     """Each part of a step at the slower of memory and arithmetic, at known efficiency.
 
-    A first model, refined by a later issue: no overlap of parts, no CUDA-graph
+    A first model, to be refined: no overlap of parts, no CUDA-graph
     padding, and one host overhead for every machine. For a fixed number of decoding
     sequences the time of a pure decode step is affine in the context tokens, with an
     integer slope, so a stretch of repeated steps has an exact closed form.

@@ -7,7 +7,7 @@ from typing import Literal
 from profiles.errors import ProfileError
 
 DEFAULT_V0_VERSION = "0.6.3"
-"""The newest version with exactly the allocators of policy v0 (SPEC.md, introduction)."""
+"""The newest version with exactly the allocators of policy v0 (docs/v0.md)."""
 
 LONG_CONTEXT_TOKENS = 32768
 """Above this ``max_model_len`` chunked prefill is on unless something forbids it.
@@ -75,7 +75,8 @@ def v0_support(version: str) -> V0Support:
     """How true policy v0 is to a version: exact, approximate, or not there at all.
 
     ``approximate`` from 0.6.3.post1 on, where another allocator took over under the
-    same scheduler. Source: SPEC.md, introduction.
+    same scheduler, and before 0.5.5, the version that decisions were recorded from.
+    Source: docs/v0.md.
 
     Raises:
         ProfileError: The text is no version.
@@ -83,7 +84,8 @@ def v0_support(version: str) -> V0Support:
     release = parse_version(version)
     if release >= VllmVersion(0, 11):
         return "none"
-    return "approximate" if release > VllmVersion(0, 6, 3) else "exact"
+    is_exact = VllmVersion(0, 5, 5) <= release <= VllmVersion(0, 6, 3)
+    return "exact" if is_exact else "approximate"
 
 
 def v0_defaults(

@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from results.errors import ResultsError, RunFolderError
+from results.output import check_output
 from results.record import RequestRecord, StepRecord
 from results.summary import SCHEMA_VERSION, Document
 from results.table import write_records
 
 RUNS_FOLDER = Path(".blockbench", "runs")
-RUN_FILES = frozenset({"run.json", "requests.parquet", "steps.parquet"})
 
 
 class RunStore:
@@ -38,7 +38,8 @@ class RunStore:
         created_at: Local time in the folder's name and in run.json; now by default.
 
     Raises:
-        RunFolderError: ``output`` is taken, or its parent cannot be written to.
+        RunFolderError: ``output`` is taken or can be no folder, or its parent cannot be
+            written to.
     """
 
     def __init__(
@@ -52,12 +53,13 @@ class RunStore:
         self.name = name
         self.created_at = created_at or datetime.now().astimezone()
         self._output = output
+        # A folder cannot be renamed onto a link, so the run goes where the link leads.
+        self._target = None if output is None else Path(os.path.realpath(output))
         self._force = force
         if output is not None:
             check_output(output, force=force)
-        folder = RUNS_FOLDER if output is None else Path(os.path.abspath(output)).parent
-        self._parent = folder
-        self._temporary = _make_temporary(folder)
+        self._parent = RUNS_FOLDER if self._target is None else self._target.parent
+        self._temporary = _make_temporary(self._parent)
 
     def __enter__(self) -> Self:
         return self
@@ -107,11 +109,11 @@ class RunStore:
 
     def _rename(self) -> Path:
         self._temporary.chmod(0o755)
-        if self._output is not None:
-            if self._force and self._output.exists():
+        if self._output is not None and self._target is not None:
+            if self._force and self._target.exists():
                 check_output(self._output, force=True)
-                shutil.rmtree(self._output)
-            self._temporary.rename(self._output)
+                shutil.rmtree(self._target)
+            self._temporary.rename(self._target)
             return self._output
         for target in self._free_names():
             if target.exists():
@@ -149,28 +151,6 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
-
-
-def check_output(output: Path, *, force: bool) -> None:
-    """Accept a folder that does not exist, is empty, or holds a run to be replaced.
-
-    Raises:
-        RunFolderError: The folder holds something that must not be lost.
-    """
-    if not output.exists():
-        return
-    if not output.is_dir():
-        raise RunFolderError(f"{output} is a file; name a folder with -o")
-    found = {entry.name for entry in output.iterdir()}
-    if found and not force:
-        raise RunFolderError(
-            f"{output} is not empty; choose another folder or add --force"
-        )
-    if found - RUN_FILES:
-        raise RunFolderError(
-            f"{output} holds {min(found - RUN_FILES)!r}, which is no part of a run;"
-            " --force replaces runs only: choose another folder"
-        )
 
 
 def _make_temporary(folder: Path) -> Path:

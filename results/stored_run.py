@@ -48,7 +48,8 @@ def _read_frame(path: Path) -> "pd.DataFrame":
     import pyarrow.parquet as pq
 
     try:
-        frame: pd.DataFrame = pq.read_table(path).to_pandas()
+        with path.open("rb") as file:
+            frame: pd.DataFrame = pq.read_table(file).to_pandas()
     except (OSError, pa.ArrowException) as error:
         raise RunFolderError(
             f"{path} cannot be read: {error}; repeat the run that wrote it"

@@ -1,5 +1,6 @@
 """The summary document of a run: what ``blockbench run --json`` prints."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,9 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """What is known of a run besides its records.
+    """What is known of a run besides its records; all of it is strict JSON.
+
+    It can be made before the run, so that nothing unfit for JSON is found only after it.
 
     Attributes:
         source: ``simulated`` or ``measured``.
@@ -36,11 +39,14 @@ class RunInfo:
     source: str
     engine: str
     policy: str
-    complete: bool
+    complete: bool = False
     config: Mapping[str, Any]
     trace: Mapping[str, Any]
     workload: Mapping[str, Any] = field(default_factory=dict)
-    wall_s: float
+    wall_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        json.dumps((self.config, self.trace, self.workload), allow_nan=False)
 
 
 def summarize(
@@ -63,7 +69,7 @@ def summarize(
         "trace": dict(info.trace),
         "workload": dict(info.workload),
         "counts": _counts(requests, steps, caching=_is_caching(info)),
-        "prefix_cache": _prefix_cache(requests, caching=_is_caching(info)),
+        "prefix_cache": _prefix_cache(requests, caching=_can_hit(info)),
         "latency_s": _latency(requests, steps),
         "throughput": _throughput(requests, duration_s),
         "goodput": _goodput(requests, slo, duration_s),
@@ -91,6 +97,11 @@ def run_duration_s(
 
 def _is_caching(info: RunInfo) -> bool:
     return bool(info.config["enable_prefix_caching"])
+
+
+def _can_hit(info: RunInfo) -> bool:
+    """A trace that does not say which prompts begin alike has no hits to speak of."""
+    return _is_caching(info) and bool(info.trace["has_sharing"])
 
 
 def _counts(

@@ -46,4 +46,6 @@ def write_records(path: Path, record_type: type[Any], records: Sequence[Any]) ->
         pa.array([getattr(r, name) for r in records], type=schema.field(name).type)
         for name in schema.names
     ]
-    pq.write_table(pa.Table.from_arrays(columns, schema=schema), path)
+    # Arrow encodes a path as UTF-8, which fails where Python's locale does not.
+    with path.open("wb") as file:
+        pq.write_table(pa.Table.from_arrays(columns, schema=schema), file)

@@ -1,7 +1,7 @@
 """``blockbench run``: replay a trace and say how the KV cache fared."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +9,7 @@ import typer
 
 from bench_cli import options
 from bench_cli.exit_code import ExitCode
+from bench_cli.interrupt import one_ctrl_c
 from bench_cli.options import Engine, Policy
 from bench_cli.tables import TableStyle
 from bench_cli.workload import WorkloadFlags, describe_trace, open_workload, run_name
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from harness.replay import RunResult
     from harness.workload import Workload
     from results.goodput import Slo
+    from results.summary import RunInfo
 
 SPARKLINE_POINTS = 16
 TABLE_SECTIONS = (
@@ -181,8 +183,14 @@ def replay_and_report(
     from results.errors import ResultsError
     from results.store import RunStore
 
+    info = run_info(
+        workload, config, timing
+    )  # what is wrong with it shows before the run
     name = run_name(workload.name)
-    with RunStore(name, output=shown.output, force=shown.force) as store:
+    with (
+        RunStore(name, output=shown.output, force=shown.force) as store,
+        one_ctrl_c() as no_more_ctrl_c,
+    ):
         with progress_bar(f"replaying {workload.name}") as on_progress:
             result = replay(
                 workload,
@@ -191,7 +199,8 @@ def replay_and_report(
                 check=check,
                 on_progress=on_progress,
             )
-        document = summary_of(result, workload, config, timing, shown.slo)
+        no_more_ctrl_c()
+        document = summary_of(result, info, shown.slo)
         try:
             folder = store.save(document, result.requests, result.steps)
         except ResultsError:
@@ -201,26 +210,27 @@ def replay_and_report(
     return exit_code_of_run(result)
 
 
-def summary_of(
-    result: "RunResult",
-    workload: "Workload",
-    config: "EngineConfig",
-    timing: WorkloadFlags,
-    slo: "Slo | None",
-) -> dict[str, Any]:
-    """The summary document of a simulated run."""
-    from results.summary import RunInfo, summarize
+def run_info(
+    workload: "Workload", config: "EngineConfig", timing: WorkloadFlags
+) -> "RunInfo":
+    """What is known of a simulated run before it begins."""
+    from results.summary import RunInfo
 
-    info = RunInfo(
+    return RunInfo(
         source="simulated",
         engine=Engine.SIM.value,
         policy=config.policy,
-        complete=result.complete,
         config=config.to_dict(),
         trace=describe_trace(workload),
-        workload=asdict(timing),
-        wall_s=result.wall_s,
+        workload=timing.to_dict(),
     )
+
+
+def summary_of(result: "RunResult", info: "RunInfo", slo: "Slo | None") -> dict[str, Any]:
+    """The summary document of a simulated run."""
+    from results.summary import summarize
+
+    info = replace(info, complete=result.complete, wall_s=result.wall_s)
     return summarize(info, result.requests, result.steps, result.findings, slo)
 
 

@@ -7,7 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from bench_cli.quantity import format_count, format_duration, format_share
+from bench_cli.options import path_given
+from bench_cli.quantity import (
+    format_count,
+    format_duration,
+    format_number_of,
+    format_share,
+)
 
 trace_app = typer.Typer(no_args_is_help=True, help="Look at a trace, or make one up.")
 
@@ -44,7 +50,15 @@ def inspect(
 @trace_app.command()
 def generate(
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="File to write.", show_default=False)
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            parser=path_given,
+            metavar="FILE",
+            help="File to write.",
+            show_default=False,
+        ),
     ],
     num_requests: Annotated[
         int, typer.Option(min=1, help="Requests in all; each turn is one.")
@@ -126,7 +140,7 @@ def generate(
         seed=seed,
     )
     generate_trace(output, options, note=note, force=force)
-    typer.echo(f"wrote {output}: {num_requests:,} requests", err=True)
+    typer.echo(f"wrote {output}: {format_number_of(num_requests, 'request')}", err=True)
 
 
 def _print(document: dict[str, Any]) -> None:
@@ -162,7 +176,8 @@ def _requests(document: dict[str, Any]) -> str:
     counted = f"{document['num_requests']:,}"
     if not skipped:
         return counted
-    return f"{counted}, and {document['num_skipped']:,} bad rows skipped: {reasons}"
+    bad_rows = format_number_of(document["num_skipped"], "bad row")
+    return f"{counted}, and {bad_rows} skipped: {reasons}"
 
 
 def _ideal_hits(document: dict[str, Any]) -> str:

@@ -15,11 +15,21 @@ import numpy as np
 
 from harness.errors import TraceError
 from harness.run_columns import RunColumns
-from harness.traces.bad_row import BadRowError, BadRows, checked_length, shown
+from harness.traces.bad_row import (
+    MAX_TIME_S,
+    BadRowError,
+    BadRows,
+    checked_length,
+    shown,
+)
 from harness.traces.reader import TraceColumns
 from harness.traces.source import TraceSource
 
 _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_HEADER_REMEDY = (
+    f"the first line must name {', '.join(_COLUMNS)}; leave --format out to have the"
+    " format recognised"
+)
 # Seven digits of a second in 2023, six and an offset in 2024. Python keeps only six, so
 # the fraction is read apart.
 _TIME = re.compile(
@@ -75,13 +85,13 @@ def _header(source: TraceSource, first: tuple[int, bytes]) -> list[str]:
     try:
         header = _cells(text)
     except BadRowError as bad:
-        raise TraceError(source.path, bad.problem, line=line) from bad
+        raise TraceError(source.path, bad.problem, _HEADER_REMEDY, line=line) from bad
     missing = [name for name in _COLUMNS if name not in header]
     if missing:
         raise TraceError(
             source.path,
-            f"column {', '.join(missing)} is missing from {', '.join(header)}",
-            f"the first line must name {', '.join(_COLUMNS)}",
+            f"column {', '.join(missing)} is missing from {shown(', '.join(header))}",
+            _HEADER_REMEDY,
             line=line,
         )
     return header
@@ -119,9 +129,13 @@ def _time_ns(cell: str) -> int:
         if match is None:
             raise ValueError
         seconds = datetime.fromisoformat(match[1] + (match[3] or "+00:00")).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         raise BadRowError(
             "bad TIMESTAMP",
             f"TIMESTAMP is {shown(cell)}, must be as 2023-05-02 09:30:00.1250000",
         ) from None
+    if not 0 <= seconds <= MAX_TIME_S:
+        raise BadRowError(
+            "bad TIMESTAMP", f"TIMESTAMP is {shown(cell)}, must be from 1970 to 2255"
+        )
     return int(seconds) * 1_000_000_000 + int((match[2] or "").ljust(9, "0"))

@@ -10,7 +10,8 @@ import orjson
 from harness.errors import TraceError
 
 MAX_LENGTH = 2**31 - 1
-_MAX_TIME_S = 9_000_000_000.0  # in nanoseconds it still fits 64 bits
+MAX_TIME_S = 9_000_000_000  # in nanoseconds it still fits 64 bits
+_UNIT_OF_NS = {1_000_000: "ms", 1_000_000_000: "s"}
 
 
 class BadRowError(Exception):
@@ -109,10 +110,12 @@ def checked_time_ns(name: str, value: object, *, unit_ns: int) -> int:
     """
     if type(value) is int or (type(value) is float and math.isfinite(value)):
         number: int | float = value
-        if 0 <= number * unit_ns <= _MAX_TIME_S * 1e9:
+        if 0 <= number * unit_ns <= MAX_TIME_S * 1_000_000_000:
             return round(number * unit_ns)
     raise BadRowError(
-        f"bad {name}", f"{name} is {shown(value)}, must be a time of 0 or later"
+        f"bad {name}",
+        f"{name} is {shown(value)}, must be a time from 0 to"
+        f" {MAX_TIME_S * 1_000_000_000 // unit_ns:,} {_UNIT_OF_NS[unit_ns]}",
     )
 
 

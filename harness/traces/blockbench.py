@@ -46,6 +46,7 @@ _KEYS = {
     "adapter",
     "salt",
 }
+_HEADER_FIELDS = (("note", str, "a string"), ("generated", dict, "an object or null"))
 _NS_PER_S = 1_000_000_000
 _MAX_SEGMENT = 2**62
 
@@ -120,10 +121,7 @@ class _Rows:
         """The rows as columns."""
         notes = [header["note"]] if header.get("note") else []
         if self.num_orphans:
-            notes.append(
-                f"{self.num_orphans:,} turns start on their own: the row that they"
-                " follow was skipped"
-            )
+            notes.append(_orphans_note(self.num_orphans))
         return TraceColumns(
             arrival_ns=np.array(self.arrival_ns, dtype=np.int64),
             prompts=RunColumns.from_runs(self.prompts),
@@ -148,11 +146,7 @@ class _Rows:
                 )
             return -1, 0
         if type(after) is not int or not 0 <= after < len(self.position):
-            raise BadRowError(
-                "bad after",
-                f"after is {shown(after)}, must be the number of an earlier row, from 0"
-                f" to {len(self.position) - 1}",
-            )
+            raise BadRowError("bad after", _bad_after(after, len(self.position)))
         parent = self.position[after]
         if parent < 0:
             self.num_orphans += 1
@@ -163,6 +157,24 @@ class _Rows:
                 f"arrival_s is earlier than that of row {after}, which it follows",
             )
         return parent, delay_ns
+
+
+def _orphans_note(num_orphans: int) -> str:
+    if num_orphans == 1:
+        return "1 turn starts on its own: the row that it follows was skipped"
+    return (
+        f"{num_orphans:,} turns start on their own: the row that they follow was skipped"
+    )
+
+
+def _bad_after(after: object, num_rows: int) -> str:
+    """What is wrong with the reference of row ``num_rows``."""
+    if not num_rows:
+        return f"after is {shown(after)}, but the first request cannot follow another"
+    return (
+        f"after is {shown(after)}, must be the number of an earlier row, from 0 to"
+        f" {num_rows - 1}"
+    )
 
 
 def _header(source: TraceSource, first: tuple[int, bytes]) -> dict[str, Any]:
@@ -186,6 +198,15 @@ def _header(source: TraceSource, first: tuple[int, bytes]) -> dict[str, Any]:
             "update blockbench",
             line=line,
         )
+    for name, kind, what in _HEADER_FIELDS:
+        value = header.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise TraceError(
+                source.path,
+                f"{name} is {shown(value)}, must be {what}",
+                f"correct the header, or leave {name} out",
+                line=line,
+            )
     return header
 
 

@@ -1,5 +1,6 @@
 """A trace file, opened: unpacked, refused if it is no text, read line by line."""
 
+import errno
 import gzip
 import hashlib
 import io
@@ -13,6 +14,12 @@ from harness.errors import TraceError
 
 _NUM_HEAD_LINES = 20
 _READ_ERRORS = (EOFError, OSError, zlib.error)
+
+_REMEDY_OF_ERRNO = {
+    errno.ENOENT: "check the path",
+    errno.EISDIR: "name a file in it",
+    errno.EACCES: "make it readable or copy it elsewhere",
+}
 
 # First bytes -> what such a file is, and what to do with it.
 _NOT_A_TRACE = (
@@ -85,7 +92,11 @@ class TraceSource:
 
     def _unreadable(self, error: Exception) -> TraceError:
         if isinstance(error, OSError) and error.errno is not None:
-            return TraceError(self.path, (error.strerror or str(error)).lower())
+            return TraceError(
+                self.path,
+                (error.strerror or str(error)).lower(),
+                _REMEDY_OF_ERRNO.get(error.errno, "check the path and its disk"),
+            )
         return TraceError(
             self.path,
             f"the packed data ends or breaks after line {self._num_lines_read:,}"

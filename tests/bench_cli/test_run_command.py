@@ -7,6 +7,7 @@ import csv
 import inspect
 import io
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from bench_cli.main import main
 from harness.workload import Workload
 from results.findings import Finding
 from results.record import RequestRecord, RequestStatus, StepRecord
+from results.table import write_records
 
 CONFIG = {
     "policy": "v0",
@@ -234,7 +236,8 @@ def test_findings_change_no_exit_code(
     bench.findings = [finding]
 
     assert bench.call() == 0
-    assert "! too small     --swap-space 6" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[lines.index("! too small") + 1].strip() == "-> --swap-space 6"
 
 
 def test_nothing_finished_exits_4(
@@ -260,6 +263,46 @@ def test_ctrl_c_keeps_what_was_recorded(
     (folder,) = Path(".blockbench/runs").iterdir()
     assert json.loads((folder / "run.json").read_text())["summary"]["complete"] is False
     assert "INCOMPLETE" in capsys.readouterr().out
+
+
+def test_more_ctrl_c_does_not_lose_the_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While an interrupted run is saved Ctrl-C does nothing; afterwards it does again."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def write(*args: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        write_records(*args)
+
+    monkeypatch.setattr("results.store.write_records", write)
+    bench.interrupted = True
+
+    assert bench.call() == 130
+    assert len(list(Path(".blockbench/runs").iterdir())) == 1
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_constant_gaps_are_saved(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An infinite burstiness is a word in the summary, which JSON has no number for."""
+    assert bench.call("--request-rate", "1", "--burstiness", "inf", "--json") == 0
+
+    document = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert document["workload"]["burstiness"] == "inf"
+    assert bench.replayed["workload"].arrival_ns.tolist() == [0, S, 2 * S, 3 * S]
+
+
+def test_what_json_lacks_is_found_before_the_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fact that cannot be saved costs no replay."""
+    monkeypatch.setitem(CONFIG, "watermark", float("nan"))
+
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        bench.call()
+    assert bench.replayed == {}
 
 
 def test_a_run_that_cannot_be_saved_is_still_shown(
@@ -421,6 +464,7 @@ def test_bad_rows_stop_a_run_unless_skipped(
         (["--force"], "add -o"),
         (["--json", "--table", "csv"], "--json and --table"),
         (["--slo", "ttft=2"], "no unit"),
+        (["--slo", "ttft=1e308h"], "too long a time"),
         (["--slo", "ttft=2 parsecs"], "unknown unit 'parsecs'"),
         (["--slo", "ttft=-2s"], "not a number"),
         (["--slo", "ttft=0s"], "can never be met"),
@@ -430,7 +474,10 @@ def test_bad_rows_stop_a_run_unless_skipped(
         (["--slo", "ttft_p99=1s"], "whole run"),
         (["--slice", "3"], "A:B"),
         (["--slice", "3:3"], "holds no request"),
-        (["--slice", "90:"], "slice"),
+        (["--slice", "90:"], "slice 90: selects none of the trace's 4 requests"),
+        (["--slice", "30:40", "--limit", "2"], "slice 30:40 selects none"),
+        (["-o", ""], "it is empty; name what to write"),
+        (["--vllm-version", " "], "it is empty; give one as 0.6.3"),
         (["--request-rate", "0"], "exceed 0"),
         (["--request-rate", "fast"], "4/s"),
         (["--request-rate", "4/parsec"], "no rate"),

@@ -50,7 +50,7 @@ def test_inspect_is_readable(trace: Path) -> None:
     result = _run("inspect", trace, "--skip-bad-rows", "--block-size", 10)
 
     assert "mine.jsonl · mooncake" in result.stdout
-    assert "4, and 1 bad rows skipped: 1 not valid JSON" in result.stdout
+    assert "4, and 1 bad row skipped: 1 not valid JSON" in result.stdout
     assert "75 % of full blocks of 10 tokens" in result.stdout
     assert "generated" not in result.stdout
 
@@ -88,6 +88,22 @@ def test_generated_trace_says_so(tmp_path: Path) -> None:
     assert header["generated"]["turns"] == 2
     assert header["generated"]["burstiness"] == "inf"
     assert "generated" in shown.stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 request"), (2, "2 requests")])
+def test_generate_says_how_many(tmp_path: Path, count: int, words: str) -> None:
+    """One request is not several."""
+    made = _run("generate", "--num-requests", count, "-o", tmp_path / "made.jsonl")
+
+    assert made.stderr.endswith(f": {words}\n")
+
+
+def test_generate_writes_to_no_empty_name() -> None:
+    """An empty -o is refused, not taken for the folder one is in."""
+    result = _run("generate", "-o", "", "--force")
+
+    assert result.exit_code == 2
+    assert "it is empty; name what to write" in result.stderr
 
 
 def test_generate_keeps_what_is_there(trace: Path) -> None:

@@ -117,7 +117,8 @@ def test_given_pool_too_small_for_one_sequence_is_a_note() -> None:
 @pytest.mark.parametrize(
     ("knobs", "note"),
     [
-        ({"vllm_version": "0.8.5"}, "approximate: vLLM 0.8.5"),
+        ({"vllm_version": "0.8.5"}, "approximate: decisions are those of vLLM 0.5.5"),
+        ({"vllm_version": "0.4.3"}, "approximate: decisions are those of vLLM 0.5.5"),
         ({"watermark": 0.05}, "no option for the watermark"),
         ({"block_size": 1}, "does not offer block size 1"),
     ],

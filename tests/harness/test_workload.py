@@ -99,7 +99,7 @@ def test_selection_warns_of_its_bias() -> None:
     first, second = workload.select(slice(2, None)).notes
 
     assert first.startswith("2 of 4 requests")
-    assert second.startswith("1 turns start on their own")
+    assert second.startswith("1 of the turns start on their own")
     assert workload.select(slice(None)).notes == ()
 
 

@@ -152,6 +152,19 @@ def test_facts_replace_the_estimate() -> None:
     )
 
 
+def test_the_largest_pool_is_taken() -> None:
+    """The limit itself is still a pool, on the GPU and in swap space."""
+    plan = _plan(num_gpu_blocks_override=10**7, num_cpu_blocks_override=10**7)
+
+    assert (plan.num_gpu_blocks, plan.num_cpu_blocks) == (10**7, 10**7)
+
+
+def test_an_override_excuses_nothing() -> None:
+    """An override does not excuse a cache size that means nothing."""
+    with pytest.raises(CapacityError, match="kv_cache_gib is nan"):
+        _plan(kv_cache_gib=float("nan"), num_gpu_blocks_override=7)
+
+
 def test_facts_spare_a_model_that_would_not_fit() -> None:
     """With blocks given, nothing has to fit a GPU that is only simulated."""
     plan = _plan(model=load_model("Llama-3.1-70B"), num_gpu_blocks_override=100)
@@ -173,6 +186,16 @@ def test_a_model_too_large_is_refused_with_the_remedy() -> None:
         ({"num_cpu_blocks_override": -1}, "at least 0"),
         ({"swap_space_gib": -4}, "swap_space_gib is -4"),
         ({"swap_space_gib": float("nan")}, "swap_space_gib is nan"),
+        ({"swap_space_gib": float("inf")}, "swap_space_gib is inf.*at most 1,000,000"),
+        ({"swap_space_gib": 1e300}, r"is 1e\+300.*at most 1,000,000"),
+        ({"kv_cache_gib": float("nan")}, "kv_cache_gib is nan"),
+        ({"kv_cache_gib": float("inf")}, "kv_cache_gib is inf.*at most 1,000,000"),
+        ({"kv_cache_gib": 1e300}, r"is 1e\+300.*at most 1,000,000"),
+        ({"kv_cache_gib": 1e6}, "num_gpu_blocks comes to .*at most 10,000,000"),
+        ({"swap_space_gib": 1e6}, "num_cpu_blocks comes to .*at most 10,000,000"),
+        ({"num_gpu_blocks_override": 10**7 + 1}, "10,000,001.*at most 10,000,000"),
+        ({"num_cpu_blocks_override": 10**400}, "at most 10,000,000"),
+        ({"max_num_batched_tokens": 10**400}, "at most 2,147,483,647"),
         ({"gpu_memory_utilization": 90}, "above 0 and at most 1"),
         ({"gpu_memory_utilization": 0.0}, "above 0 and at most 1"),
         ({"kv_cache_gib": 0.0}, "one block takes"),

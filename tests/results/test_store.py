@@ -1,6 +1,9 @@
 """Tests for :mod:`results.store` and :func:`results.load`."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +20,12 @@ from results.table import record_schema
 MakeRequest = Callable[..., RequestRecord]
 MakeStep = Callable[..., StepRecord]
 
-SUMMARY: dict[str, Any] = {"config": {"a": 1}, "trace": {"name": "t"}, "wall_s": 1.0}
+SUMMARY: dict[str, Any] = {
+    "kind": "run",
+    "config": {"a": 1},
+    "trace": {"name": "t"},
+    "wall_s": 1.0,
+}
 NOON = datetime(2025, 11, 29, 12, 0)
 
 
@@ -100,47 +108,24 @@ def test_a_run_loads_as_frames(make_request: MakeRequest, make_step: MakeStep) -
     assert loaded.steps["gap_ns"][0].tolist() == [3]
 
 
-def test_an_output_folder_is_not_overwritten(tmp_path: Path) -> None:
-    """-o on a folder that holds something is refused, and nothing there changes."""
-    target = tmp_path / "out"
-    save(output=target)
-    before = (target / "run.json").stat().st_mtime_ns
+def test_any_locale_can_save(tmp_path: Path) -> None:
+    """A folder with letters that the locale lacks takes a run and gives it back."""
+    code = (
+        "import sys, results; from pathlib import Path\n"
+        "from results.store import RunStore\n"
+        "with RunStore('a', output=Path(sys.argv[1])) as store:\n"
+        "    results.load(store.save({'config': {}, 'trace': {}}, [], []))\n"
+    )
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
-    with pytest.raises(RunFolderError, match="--force"):
-        save(output=target)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "Läufe"],
+        env=os.environ | plain,
+        capture_output=True,
+    )
 
-    assert (target / "run.json").stat().st_mtime_ns == before
-    assert unfinished(tmp_path) == []
-
-
-def test_an_empty_output_folder_is_used(tmp_path: Path) -> None:
-    """A folder made for the run beforehand takes it."""
-    target = tmp_path / "out"
-    target.mkdir()
-
-    assert save(output=target) == target
-    assert (target / "run.json").exists()
-
-
-def test_force_replaces_a_run(tmp_path: Path) -> None:
-    """--force puts the new run in place of the old."""
-    target = tmp_path / "out"
-    save(output=target)
-    save("other", output=target, force=True)
-
-    assert results.load(target).run["name"] == "other"
-
-
-def test_force_replaces_nothing_but_runs(tmp_path: Path) -> None:
-    """--force on a folder with other files is refused, and they stay."""
-    keep = tmp_path / "out" / "thesis.tex"
-    keep.parent.mkdir()
-    keep.write_text("x")
-
-    with pytest.raises(RunFolderError, match=r"thesis\.tex"):
-        save(output=keep.parent, force=True)
-
-    assert keep.read_text() == "x"
+    assert done.stderr == b""
+    assert (tmp_path / "Läufe" / "steps.parquet").exists()
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:

@@ -68,9 +68,10 @@ INFO = RunInfo(
         "block_size": 16,
         "enable_prefix_caching": True,
     },
-    trace=dict.fromkeys(KEYS["trace"]),
+    trace=dict.fromkeys(KEYS["trace"]) | {"has_sharing": True},
     wall_s=0.5,
 )
+UNSHARED = replace(INFO, trace={**INFO.trace, "has_sharing": False})
 UNCACHED = replace(INFO, config={**INFO.config, "enable_prefix_caching": False})
 
 
@@ -138,6 +139,15 @@ def test_what_does_not_apply_is_null(
     assert document["goodput"] is None
 
 
+def test_trace_that_says_nothing_of_sharing_has_no_hits(
+    make_request: MakeRequest,
+) -> None:
+    """Without sharing information hits are unknown, not 0, though caching is on."""
+    prefix = summarize(UNSHARED, [make_request()], [])["prefix_cache"]
+
+    assert set(prefix.values()) == {None}
+
+
 def test_hits_count_at_first_admission_only(make_request: MakeRequest) -> None:
     """Hits after a preemption stand apart; a request never admitted asked nothing."""
     requests = [
@@ -183,3 +193,9 @@ def test_an_unfinished_run_lasts_to_its_last_step(
 
     assert document["simulated_s"] == 3.0
     assert document["throughput"]["request_per_s"] == pytest.approx(0)
+
+
+def test_what_json_cannot_hold_is_found_before_the_run() -> None:
+    """Facts that strict JSON lacks fail where they are stated, not when saved."""
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        replace(INFO, workload={"burstiness": float("inf")})

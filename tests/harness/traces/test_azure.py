@@ -82,6 +82,9 @@ def test_nothing_is_shared(tmp_path: Path) -> None:
         ("2024-05-10 00:00:00,,5", 'ContextTokens is ""'),
         ("2024-05-10 00:00:00,99999999999,5", "ContextTokens is 99999999999"),
         ("2024-13-10 00:00:00,9,5", 'TIMESTAMP is "2024-13-10'),
+        ("0001-01-01 00:00:00,9,5", 'TIMESTAMP is "0001.*from 1970 to 2255'),
+        ("9999-12-31 23:59:59-14:00,9,5", 'TIMESTAMP is "9999.*from 1970 to 2255'),
+        ("1969-12-31 23:59:59,9,5", 'TIMESTAMP is "1969.*from 1970 to 2255'),
         ("yesterday,9,5", 'TIMESTAMP is "yesterday"'),
         ("2024-05-10 00:00:00,9", "2 columns, the header has 3"),
         ('2024-05-10 00:00:00,9,"5', "not valid CSV"),
@@ -95,6 +98,17 @@ def test_bad_row_is_named(tmp_path: Path, row: str, problem: str) -> None:
         open_trace(path)
 
     assert open_trace(path, skip_bad_rows=True).num_skipped == 1
+
+
+@pytest.mark.parametrize("content", ['{"a": 1}', '{"a": "b", "c": 1}', "a,b"])
+def test_another_file_named_as_azure_is_told_the_way_out(
+    tmp_path: Path, content: str
+) -> None:
+    """What is no Azure trace is refused with the columns and how to leave the choice."""
+    path = _write(tmp_path / "a.jsonl", content)
+
+    with pytest.raises(TraceError, match=r"a.jsonl:1: .*TIMESTAMP, .*leave --format out"):
+        open_trace(path, format="azure")
 
 
 def test_missing_column_is_named(tmp_path: Path) -> None:

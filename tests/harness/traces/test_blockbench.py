@@ -62,7 +62,32 @@ def test_turn_after_a_skipped_row_starts_on_its_own(write_lines: WriteLines) -> 
     workload = open_trace(path, skip_bad_rows=True)
 
     assert workload.parent.tolist() == [-1]
-    assert any("1 turns start on their own" in note for note in workload.notes)
+    assert any("1 turn starts on its own" in note for note in workload.notes)
+
+
+def test_the_first_request_follows_nobody(write_lines: WriteLines) -> None:
+    """Where no row is earlier, the message offers no range of rows."""
+    with pytest.raises(TraceError, match=r":2: after is 0, but the first request cannot"):
+        open_trace(write_lines(HEADER, _row(after=0)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("note", 5, "note is 5, must be a string; correct"),
+        ("note", {"a": 1}, "note is "),
+        ("generated", [1], r"generated is \[1\], must be an object or null"),
+        ("generated", False, "generated is false"),
+    ],
+)
+def test_bad_header_is_named(
+    write_lines: WriteLines, field: str, value: object, problem: str
+) -> None:
+    """A header field of another kind is refused on line 1, bad rows skipped or not."""
+    path = write_lines({**HEADER, field: value}, _row())
+
+    with pytest.raises(TraceError, match=f"trace.jsonl:1: {problem}"):
+        open_trace(path, skip_bad_rows=True)
 
 
 def test_header_tells_generated_from_recorded(write_lines: WriteLines) -> None:
@@ -83,6 +108,12 @@ def test_header_tells_generated_from_recorded(write_lines: WriteLines) -> None:
         ({"prompt": [[-1, 4]]}, "prompt has segment -1"),
         ({"prompt": [[0, 4.0]]}, "prompt tokens is 4.0"),
         ({"output": [[0, True]]}, "output tokens is true"),
+        ({"output": [[-1, 4]]}, "output has segment -1"),
+        ({"output": [[2**62, 4]]}, "output has segment 4611686018427387904"),
+        (
+            {"arrival_s": 1e10},
+            "arrival_s is 10000000000.0, must be a time from 0 to 9,000,000,000 s",
+        ),
         ({"output": [3, 4]}, "output has 3"),
         ({"arrival_s": "now"}, 'arrival_s is "now"'),
         ({"arrival_s": -0.1}, "arrival_s is -0.1"),

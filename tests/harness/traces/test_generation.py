@@ -170,12 +170,40 @@ def test_think_time_is_exponential_around_its_mean() -> None:
         {"think_time": -1.0},
         {"think_time": math.inf},
         {"turns": 0},
+        {"n": 1025},
+        {"n": 1024, "num_requests": 10_000},
+        {"num_requests": 10**400},
+        {"turns": 100_000, "num_requests": 100_000},
     ],
 )
 def test_impossible_option_is_refused(options: dict[str, Any]) -> None:
     """An option out of range is a usage error that names it."""
     with pytest.raises(UsageError, match=next(iter(options))):
         GenerateOptions(**options)
+
+
+def test_times_that_no_reader_takes_are_not_written(tmp_path: Path) -> None:
+    """Conversations that never end are refused, and no file is left."""
+    options = GenerateOptions(num_requests=1000, turns=1000, think_time=1e9)
+
+    with pytest.raises(
+        UsageError, match=r"arrive after .* within 9,000,000,000 s; lower"
+    ):
+        generate_trace(tmp_path / "trace.jsonl", options)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
+    """A folder is refused even with force, and stays."""
+    with pytest.raises(UsageError, match="is a folder; name a file in it"):
+        generate_trace(tmp_path, GenerateOptions(num_requests=1), force=True)
+
+
+def test_a_note_of_no_encoding_is_refused(tmp_path: Path) -> None:
+    """Bytes that the shell passed on but that are no text are a usage error."""
+    with pytest.raises(UsageError, match=r"note .* is not UTF-8"):
+        generate_trace(tmp_path / "a", GenerateOptions(num_requests=1), note="\udcff")
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

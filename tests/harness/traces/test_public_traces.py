@@ -14,16 +14,16 @@ pytestmark = pytest.mark.data
 
 # In a process of its own, as memory once taken by other tests is not given back.
 _LOAD = """
-import resource, sys, time
+import resource, sys
 import numpy, orjson
 from harness.traces import open_trace
 
 def peak_mb():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
-before, start = peak_mb(), time.perf_counter()
+before = peak_mb()
 workload = open_trace(sys.argv[1])
-print(time.perf_counter() - start, peak_mb() - before)
+print(peak_mb() - before)
 """
 
 
@@ -58,17 +58,14 @@ def test_mooncake_part_hits_less(mooncake: Path) -> None:
 
 
 def test_mooncake_loads_compactly(mooncake: Path) -> None:
-    """145 million prompt tokens take less than a second and less than 300 MB."""
+    """145 million prompt tokens take less than 300 MB."""
     done = subprocess.run(
         [sys.executable, "-c", _LOAD, str(mooncake)],
         capture_output=True,
         text=True,
         check=True,
     )
-    seconds, megabytes = map(float, done.stdout.split())
-
-    assert seconds < 1
-    assert megabytes < 300
+    assert float(done.stdout) < 300
 
 
 @pytest.mark.parametrize(
