@@ -90,7 +90,7 @@ def print_run(screen: Screen, document: Document, usage: Sequence[float]) -> Non
 
     Args:
         screen: Where to.
-        document: The summary document.
+        document: The summary document, with all that is known of the trace.
         usage: Mean KV-cache usage in equal parts of the run.
     """
     screen.spread(_trace_line(document), document["source"])

@@ -50,6 +50,17 @@ def version_given(text: str | None) -> str | None:
     return text
 
 
+DocumentFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        parser=path_given,
+        metavar="FILE",
+        help="Write the JSON document to this file.",
+    ),
+]
+
 Trace = Annotated[Path, typer.Argument(metavar="TRACE", help="Trace file.")]
 
 Model = Annotated[
@@ -79,11 +90,11 @@ KvCacheGib = Annotated[
 ]
 NumGpuBlocks = Annotated[
     int | None,
-    typer.Option("--num-gpu-blocks-override", help="GPU blocks, whatever fits."),
+    typer.Option("--num-gpu-blocks-override", min=1, help="GPU blocks, whatever fits."),
 ]
 NumCpuBlocks = Annotated[
     int | None,
-    typer.Option("--num-cpu-blocks-override", help="CPU blocks, whatever fits."),
+    typer.Option("--num-cpu-blocks-override", min=0, help="CPU blocks, whatever fits."),
 ]
 BlockSize = Annotated[int | None, typer.Option("--block-size", help="Tokens in a block.")]
 SwapSpace = Annotated[

@@ -56,7 +56,7 @@ class RunFindings:
 
     def _died(self) -> Finding:
         return Finding(
-            code="vllm-would-die",
+            code="vllm_would_die",
             severity="error",
             message=f"vLLM's engine would end here: {self._outcome.message}",
             advice="raise --max-num-batched-tokens, or do without chunked prefill for"
@@ -65,7 +65,7 @@ class RunFindings:
 
     def _stuck(self) -> Finding:
         return Finding(
-            code="no-progress",
+            code="no_progress",
             severity="error",
             message=f"nothing could progress: {self._holders}",
             advice="give the pool more blocks, lower --watermark, or raise --max-num-seqs"
@@ -98,7 +98,7 @@ class RunFindings:
             return []
         return [
             Finding(
-                code="blocks-lost",
+                code="blocks_lost",
                 severity="warning",
                 message=f"{self.num_lost_blocks:,} blocks were lost to the pool by the"
                 " end, as vLLM's v0 loses them when a group can never be swapped in, or"
@@ -131,7 +131,7 @@ class RunFindings:
             config.watermark * config.num_gpu_blocks
         )
         return Finding(
-            code="exceeds-kv-capacity",
+            code="exceeds_kv_capacity",
             severity="warning",
             message=f"{count} did not fit into the pool, or no longer: the longest came"
             f" to {longest:,} tokens and needs {needed:,} blocks with the watermark, the"
@@ -158,7 +158,7 @@ class RunFindings:
         gib = -(-num_blocks * block_bytes // GIB)
         held = config.num_cpu_blocks * block_bytes // GIB
         return Finding(
-            code="swap-space-short",
+            code="swap_space_short",
             severity="error",
             message=f"{count} had to make room and the {config.num_cpu_blocks:,} CPU"
             f" blocks had none for them; vLLM's engine ends there. The largest alone"
@@ -180,7 +180,7 @@ class RunFindings:
         requests = "1 request" if num_cut == 1 else f"{num_cut:,} requests"
         return [
             Finding(
-                code="outputs-cut",
+                code="outputs_cut",
                 severity="info",
                 message=f"{requests} reached max_model_len ({limit:,} tokens) before all"
                 " their output",
@@ -190,15 +190,15 @@ class RunFindings:
 
 
 _SENTENCES: dict[Dismissal, tuple[str, Severity, str, str]] = {
-    Dismissal.TOO_LONG_FOR_MODEL: (
-        "prompt-too-long",
+    Dismissal.PROMPT_TOO_LONG: (
+        "prompt_too_long",
         "warning",
         "with prompts longer than max_model_len were refused",
         "the longest has {longest:,} tokens; raise --max-model-len if the model allows"
         " it",
     ),
-    Dismissal.TOO_LONG_FOR_LIMIT: (
-        "too-long-for-a-step",
+    Dismissal.TOO_LONG_FOR_A_STEP: (
+        "too_long_for_a_step",
         "error",
         "came to more tokens than a step may have, and were ended when they were to be"
         " recomputed",
@@ -206,20 +206,20 @@ _SENTENCES: dict[Dismissal, tuple[str, Severity, str, str]] = {
         " --enable-chunked-prefill",
     ),
     Dismissal.SWAP_IN_NEVER: (
-        "swap-in-never",
+        "swap_in_never",
         "error",
         "swapped out and too large ever to come back; vLLM ends them without a result",
         "a larger pool, or a smaller n",
     ),
     Dismissal.RECOMPUTE_SEVERAL: (
-        "recompute-several",
+        "recompute_several",
         "error",
         "had several samples running when they were to be recomputed; vLLM's engine ends"
         " there",
         "leave --preemption-mode out, so that groups with n > 1 are swapped",
     ),
     Dismissal.RECOMPUTE_FIRST: (
-        "recompute-first-sample",
+        "recompute_first_sample",
         "error",
         "had to recompute their first sample after others had finished; vLLM's engine"
         " ends there",

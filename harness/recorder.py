@@ -94,7 +94,7 @@ class Recorder:
     def refused(self, request: Request) -> None:
         """Note a request that was not let in: its prompt is too long for the model."""
         self.arrived(request)
-        reason = Dismissal.TOO_LONG_FOR_MODEL
+        reason = Dismissal.PROMPT_TOO_LONG
         dismissed = Dismissed(request, reason, request.num_prompt_tokens, 0)
         self._dismiss(dismissed, request.arrival_ns)
 

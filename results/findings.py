@@ -11,7 +11,7 @@ class Finding:
     """One thing that the user should know, and what to do about it.
 
     Attributes:
-        code: Stable name for scripts, in kebab case.
+        code: Stable name for scripts, in snake case.
         severity: ``error`` when the run could not do what was asked, ``warning`` when
             it lost time or requests, ``info`` otherwise.
         message: One sentence, with the figures that support it.

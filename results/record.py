@@ -42,7 +42,8 @@ class RequestRecord:
             those found in the cache excluded.
         num_preemptions: Times it was preempted, by recompute or swap.
         status: How it ended.
-        reason: Why it was rejected, aborted or failed, in a few words; else ``""``.
+        reason: Why it was rejected or aborted, as a word for scripts, or why it failed;
+            else ``""``.
     """
 
     request_id: int

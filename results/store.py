@@ -6,7 +6,7 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
@@ -77,8 +77,12 @@ class RunStore:
         summary: Document,
         requests: Sequence[RequestRecord],
         steps: Sequence[StepRecord],
+        *,
+        trace: Mapping[str, Any] | None = None,
     ) -> Path:
         """Write the run and give the folder its name, which is returned.
+
+        ``trace`` is what is known of the trace beyond the summary, above all its hash.
 
         Raises:
             ResultsError: The disk is full, or the folder cannot be written; no part of
@@ -87,7 +91,8 @@ class RunStore:
         try:
             write_records(self._temporary / "requests.parquet", RequestRecord, requests)
             write_records(self._temporary / "steps.parquet", StepRecord, steps)
-            text = json.dumps(self._run_document(summary), indent=2, allow_nan=False)
+            document = self._run_document(summary, trace)
+            text = json.dumps(document, indent=2, allow_nan=False)
             (self._temporary / "run.json").write_text(text + "\n", encoding="utf-8")
             return self._rename()
         except OSError as error:
@@ -96,14 +101,16 @@ class RunStore:
                 " make room or choose another place with -o"
             ) from error
 
-    def _run_document(self, summary: Document) -> Document:
+    def _run_document(
+        self, summary: Document, trace: Mapping[str, Any] | None
+    ) -> Document:
         return {
             "schema_version": SCHEMA_VERSION,
             "name": self.name,
             "created_at": self.created_at.isoformat(timespec="seconds"),
             "environment": environment(),
             "config": summary["config"],
-            "trace": summary["trace"],
+            "trace": dict(trace or summary["trace"]),
             "summary": summary,
         }
 

@@ -15,6 +15,15 @@ from results.statistics import NS_PER_S, summarize_samples
 SCHEMA_VERSION = 1
 # 1  first version
 
+TRACE_KEYS = (
+    "name",
+    "format",
+    "num_requests",
+    "num_skipped",
+    "duration_s",
+    "has_sharing",
+)
+
 Document = dict[str, Any]
 
 
@@ -31,8 +40,9 @@ class RunInfo:
         complete: False when the run was interrupted or could not go on.
         config: Every knob as resolved; holds ``num_gpu_blocks``, ``num_cpu_blocks``,
             ``block_size`` and ``enable_prefix_caching``.
-        trace: Name, format, num_requests, num_skipped, duration_s, has_sharing.
-        workload: How requests were chosen and timed, by flag; None where not given.
+        trace: What is known of it, ``TRACE_KEYS`` at least.
+        workload: How requests were chosen and timed, by flag; None where not given. Part
+            of the configuration in the document.
         wall_s: Seconds that the run itself took.
     """
 
@@ -65,9 +75,8 @@ def summarize(
         "engine": info.engine,
         "policy": info.policy,
         "complete": info.complete,
-        "config": dict(info.config),
-        "trace": dict(info.trace),
-        "workload": dict(info.workload),
+        "config": dict(info.config) | dict(info.workload),
+        "trace": {key: info.trace[key] for key in TRACE_KEYS},
         "counts": _counts(requests, steps, caching=_is_caching(info)),
         "prefix_cache": _prefix_cache(requests, caching=_can_hit(info)),
         "latency_s": _latency(requests, steps),

@@ -183,9 +183,7 @@ def replay_and_report(
     from results.errors import ResultsError
     from results.store import RunStore
 
-    info = run_info(
-        workload, config, timing
-    )  # what is wrong with it shows before the run
+    info = run_info(workload, config, timing)  # what is wrong with it shows first
     name = run_name(workload.name)
     with (
         RunStore(name, output=shown.output, force=shown.force) as store,
@@ -202,11 +200,11 @@ def replay_and_report(
         no_more_ctrl_c()
         document = summary_of(result, info, shown.slo)
         try:
-            folder = store.save(document, result.requests, result.steps)
+            folder = store.save(document, result.requests, result.steps, trace=info.trace)
         except ResultsError:
-            print_result(document, result, shown)
+            print_result(document, result, info, shown)
             raise
-    print_result(document, result, shown, folder)
+    print_result(document, result, info, shown, folder)
     return exit_code_of_run(result)
 
 
@@ -237,6 +235,7 @@ def summary_of(result: "RunResult", info: "RunInfo", slo: "Slo | None") -> dict[
 def print_result(
     document: dict[str, Any],
     result: "RunResult",
+    info: "RunInfo",
     shown: OutputFlags,
     folder: Path | None = None,
 ) -> None:
@@ -260,7 +259,7 @@ def print_result(
         usage = usage_over_time(
             result.steps, num_gpu_blocks=num_gpu_blocks, num_points=SPARKLINE_POINTS
         )
-        print_run(screen, document, usage)
+        print_run(screen, document | {"trace": info.trace}, usage)
         screen.line(saved, "dim")
 
 

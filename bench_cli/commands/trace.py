@@ -1,12 +1,13 @@
 """``blockbench trace``: look at a trace, or make one up."""
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from bench_cli import options
+from bench_cli.document import deliver
 from bench_cli.options import path_given
 from bench_cli.quantity import (
     format_count,
@@ -31,9 +32,8 @@ def inspect(
     skip_bad_rows: Annotated[
         bool, typer.Option("--skip-bad-rows", help="Count bad rows and go on.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on stdout.")
-    ] = False,
+    as_json: options.AsJson = False,
+    output: options.DocumentFile = None,
 ) -> None:
     """Show what FILE holds: requests, lengths, and how much its prompts share."""
     from harness.traces import open_trace  # heavy imports wait until a command runs
@@ -41,9 +41,8 @@ def inspect(
 
     workload = open_trace(file, format=trace_format, skip_bad_rows=skip_bad_rows)
     document = inspect_workload(workload, block_size=block_size)
-    if as_json:
-        typer.echo(json.dumps(document))
-    else:
+    deliver(document, as_json=as_json, output=output)
+    if not as_json:
         _print(document)
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench_cli import options
+from bench_cli.document import deliver
 from bench_cli.exit_code import ExitCode
 
 if TYPE_CHECKING:
@@ -24,17 +26,15 @@ def verify(
             exists=True, dir_okay=False, help="Recorded rows (JSON lines, maybe .gz)."
         ),
     ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on stdout.")
-    ] = False,
+    as_json: options.AsJson = False,
+    output: options.DocumentFile = None,
 ) -> None:
     """Replay a scenario and compare it with recorded rows."""
     from harness.verify.golden import verify_scenario  # heavy; waits until needed
 
     result = verify_scenario(scenario, rows)
-    if as_json:
-        typer.echo(json.dumps(asdict(result), indent=2, allow_nan=False))
-    else:
+    deliver(asdict(result), as_json=as_json, output=output)
+    if not as_json:
         print_result(result)
     if not result.identical:
         raise typer.Exit(ExitCode.DIVERGED)

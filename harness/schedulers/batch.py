@@ -20,15 +20,23 @@ class PreemptionMode(StrEnum):
 
 
 class Dismissal(StrEnum):
-    """Why a scheduler gave a request up without finishing it."""
+    """Why a request left without finishing.
 
-    TOO_LONG_FOR_MODEL = "prompt longer than max_model_len"
-    TOO_LONG_FOR_LIMIT = "more tokens than max_model_len or a step allow"
-    EXCEEDS_KV_CAPACITY = "needs more KV blocks than the pool has"
-    SWAP_IN_NEVER = "swapped out, and too large to ever be swapped in again"
-    NO_CPU_BLOCKS = "preempted, and the CPU swap space had no room for it"
-    RECOMPUTE_SEVERAL = "preempted by recomputation with several samples running"
-    RECOMPUTE_FIRST = "its first sample was to be recomputed beside others"
+    ``PROMPT_TOO_LONG``: for the model. ``TOO_LONG_FOR_A_STEP``: more tokens than
+    ``max_model_len`` or a step allow. ``EXCEEDS_KV_CAPACITY``: needs more blocks than the
+    pool has. ``SWAP_IN_NEVER``: swapped out and too large to come back.
+    ``NO_CPU_BLOCKS``: had to make room, and the CPU pool had none for it.
+    ``RECOMPUTE_SEVERAL``: was to be recomputed with several samples running.
+    ``RECOMPUTE_FIRST``: its first sample was to be recomputed beside others.
+    """
+
+    PROMPT_TOO_LONG = "prompt_too_long"
+    TOO_LONG_FOR_A_STEP = "too_long_for_a_step"
+    EXCEEDS_KV_CAPACITY = "exceeds_kv_capacity"
+    SWAP_IN_NEVER = "swap_in_never"
+    NO_CPU_BLOCKS = "no_cpu_blocks"
+    RECOMPUTE_SEVERAL = "recompute_several"
+    RECOMPUTE_FIRST = "recompute_first"
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,7 +178,7 @@ class SchedulerV0:
             num_tokens = self._num_new_tokens(call, group, SequenceStatus.WAITING)
             status = self.block_manager.can_allocate(group)
             if num_tokens > self._prompt_limit:
-                self._dismiss_first(call, Dismissal.TOO_LONG_FOR_LIMIT)
+                self._dismiss_first(call, Dismissal.TOO_LONG_FOR_A_STEP)
             elif status is AllocStatus.NEVER:
                 self._dismiss_first(call, Dismissal.EXCEEDS_KV_CAPACITY)
             elif status is AllocStatus.LATER or not call.budget.admits(

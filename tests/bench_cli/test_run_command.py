@@ -290,7 +290,7 @@ def test_constant_gaps_are_saved(
     assert bench.call("--request-rate", "1", "--burstiness", "inf", "--json") == 0
 
     document = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert document["workload"]["burstiness"] == "inf"
+    assert document["config"]["burstiness"] == "inf"
     assert bench.replayed["workload"].arrival_ns.tolist() == [0, S, 2 * S, 3 * S]
 
 

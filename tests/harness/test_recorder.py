@@ -155,4 +155,4 @@ def test_refused_request_leaves_when_it_comes() -> None:
 
     record = ours.requests[0]
     assert (record.status, record.finished_ns) == (RequestStatus.REJECTED, 10)
-    assert record.reason == "prompt longer than max_model_len"
+    assert record.reason == "prompt_too_long"

@@ -111,7 +111,7 @@ def test_request_larger_than_the_pool_is_a_finding() -> None:
     result = replay(workload((176, [4]), (16, [4])), config(num_gpu_blocks_override=10))
 
     assert statuses(result) == [RequestStatus.REJECTED, RequestStatus.FINISHED]
-    finding = next(f for f in result.findings if f.code == "exceeds-kv-capacity")
+    finding = next(f for f in result.findings if f.code == "exceeds_kv_capacity")
     assert "needs 11 blocks" in finding.message
     assert "the pool has 10" in finding.message
 
@@ -123,7 +123,7 @@ def test_request_that_outgrows_the_pool_is_aborted_with_its_tokens() -> None:
     (record,) = result.requests
     assert record.status is RequestStatus.ABORTED
     assert record.num_output_tokens == 29
-    finding = next(f for f in result.findings if f.code == "exceeds-kv-capacity")
+    finding = next(f for f in result.findings if f.code == "exceeds_kv_capacity")
     assert "came to 129 tokens and needs 9 blocks" in finding.message
 
 
@@ -138,7 +138,7 @@ def test_prompt_longer_than_the_model_is_refused_at_the_door(chunked: bool) -> N
 
     assert statuses(result)[0] is RequestStatus.REJECTED
     assert statuses(result)[1:] == [RequestStatus.FINISHED] * 2
-    assert "prompt-too-long" in codes(result)
+    assert "prompt_too_long" in codes(result)
 
 
 def test_recomputed_tokens_are_those_computed_before() -> None:
@@ -161,7 +161,7 @@ def test_swap_space_that_is_short_is_sized_from_the_largest_group() -> None:
     result = replay(workload(shape, (30, [5])), small)
 
     assert RequestStatus.ABORTED in statuses(result)
-    finding = next(f for f in result.findings if f.code == "swap-space-short")
+    finding = next(f for f in result.findings if f.code == "swap_space_short")
     # (30 + 600) / 16 = 40 blocks a sample, the first shared: 1 + 50 * 39 of 2 MiB each
     assert "1,951 blocks, 3.8 GiB" in finding.message
     assert finding.advice.startswith("at least --swap-space 4")
@@ -176,7 +176,7 @@ def test_single_samples_never_ask_for_swap_space() -> None:
 
     assert result.complete
     assert sum(r.num_preemptions for r in result.requests) > 0
-    assert "swap-space-short" not in codes(result)
+    assert "swap_space_short" not in codes(result)
 
 
 def test_run_that_cannot_progress_ends_and_names_who_waits() -> None:
@@ -185,7 +185,7 @@ def test_run_that_cannot_progress_ends_and_names_who_waits() -> None:
 
     assert not result.complete
     assert statuses(result) == [RequestStatus.FAILED, RequestStatus.FAILED]
-    finding = next(f for f in result.findings if f.code == "no-progress")
+    finding = next(f for f in result.findings if f.code == "no_progress")
     assert "2 waiting (#0, #1)" in finding.message
 
 
@@ -219,7 +219,7 @@ def test_requests_that_only_preempt_each_other_end_the_run() -> None:
     result = replay(workload((128, [4])), small)
 
     assert not result.complete
-    assert "no-progress" in codes(result)
+    assert "no_progress" in codes(result)
 
 
 def test_step_over_the_budget_ends_the_run_where_vllm_dies() -> None:
@@ -231,8 +231,8 @@ def test_step_over_the_budget_ends_the_run_where_vllm_dies() -> None:
     result = replay(workload((4, [100] * 8), (100, [4]), gap_ns=20_000_000), small)
 
     assert not result.complete
-    assert "vllm-would-die" in codes(result)
-    assert "blocks-lost" not in codes(result)
+    assert "vllm_would_die" in codes(result)
+    assert "blocks_lost" not in codes(result)
     assert {r.reason for r in result.requests} == {"the engine died: vllm_assertion"}
 
 
@@ -241,7 +241,7 @@ def test_outputs_cut_at_the_model_length_are_counted() -> None:
     result = replay(workload((60, [100])), config(max_model_len=64))
 
     assert result.requests[0].num_output_tokens == 4
-    assert "outputs-cut" in codes(result)
+    assert "outputs_cut" in codes(result)
 
 
 def test_hits_count_once_and_recomputation_apart() -> None:

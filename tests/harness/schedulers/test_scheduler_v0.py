@@ -104,7 +104,7 @@ def test_prompt_over_the_token_limit_is_refused() -> None:
     scheduler.add(request(0, 65))
     scheduler.add(request(1, 64))
 
-    assert reasons(play(scheduler)) == {0: Dismissal.TOO_LONG_FOR_LIMIT}
+    assert reasons(play(scheduler)) == {0: Dismissal.TOO_LONG_FOR_A_STEP}
 
 
 @pytest.mark.parametrize(("n", "is_swapped"), [(1, False), (2, True)])
@@ -257,7 +257,7 @@ def test_preempted_request_longer_than_the_token_limit_is_refused() -> None:
     batches = play(scheduler)
 
     assert total(batches, "preempted_recompute") == 1
-    assert reasons(batches) == {1: Dismissal.TOO_LONG_FOR_LIMIT}
+    assert reasons(batches) == {1: Dismissal.TOO_LONG_FOR_A_STEP}
     assert not scheduler.has_unfinished
 
 
