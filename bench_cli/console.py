@@ -125,6 +125,7 @@ def print_findings(screen: Screen, findings: Sequence[dict[str, str]]) -> None:
         screen.line(f"{sign} {finding['message']}", style)
         if finding["advice"]:
             screen.aside(f"-> {finding['advice']}")
+        screen.line()
 
 
 def _trace_line(document: Document) -> str:
