@@ -1,16 +1,19 @@
 """Every knob of a run, with the defaults of the vLLM version in force filled in."""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from harness.errors import ConfigError, UsageError
 from harness.schedulers.batch import PreemptionMode
 from profiles.capacity import plan_blocks
 from profiles.gpu import KnownError, load_gpu
 from profiles.model import ModelProfile, load_model
-from profiles.vllm_version import DEFAULT_V0_VERSION, v0_defaults, v0_support
-
-_T = TypeVar("_T")
+from profiles.vllm_version import (
+    DEFAULT_V0_VERSION,
+    V0Defaults,
+    v0_defaults,
+    v0_support,
+)
 
 V0_WATERMARK = 0.01
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -105,18 +108,15 @@ def resolve_config(
         enable_prefix_caching=bool(enable_prefix_caching),
         enable_chunked_prefill=enable_chunked_prefill,
     )
-    knobs = _Knobs(
-        gpu_memory_utilization=_or(
-            gpu_memory_utilization, defaults.gpu_memory_utilization
-        ),
-        block_size=_or(block_size, defaults.block_size),
-        swap_space=_or(swap_space, defaults.swap_space_gib),
-        max_num_seqs=_or(max_num_seqs, defaults.max_num_seqs),
-        max_num_batched_tokens=_or(
-            max_num_batched_tokens, defaults.max_num_batched_tokens
-        ),
-        watermark=_or(watermark, defaults.watermark),
-    )
+    given = {
+        "gpu_memory_utilization": gpu_memory_utilization,
+        "block_size": block_size,
+        "swap_space": swap_space,
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "watermark": watermark,
+    }
+    knobs = _Knobs.filled(given, defaults)
     knobs.check(model_len, chunked=defaults.enable_chunked_prefill)
     plan = plan_blocks(
         model_profile,
@@ -162,6 +162,17 @@ class _Knobs:
     max_num_seqs: int
     max_num_batched_tokens: int
     watermark: float
+
+    @classmethod
+    def filled(cls, given: dict[str, Any], defaults: V0Defaults) -> "_Knobs":
+        """Knobs as given, the version's default where one was not."""
+        by_default = asdict(defaults) | {"swap_space": defaults.swap_space_gib}
+        return cls(
+            **{
+                name: by_default[name] if value is None else value
+                for name, value in given.items()
+            }
+        )
 
     def check(self, max_model_len: int, *, chunked: bool) -> None:
         """Refuse what vLLM refuses at start.
@@ -277,7 +288,3 @@ def _check_start(config: EngineConfig) -> list[str]:
     if config.source_of_num_gpu_blocks == "estimated":
         raise ConfigError(message)
     return [message]
-
-
-def _or(given: _T | None, default: _T) -> _T:
-    return default if given is None else given

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from allocators.block_space_manager import AllocStatus, BlockSpaceManager
 from allocators.sequence import Sequence, SequenceGroup, SequenceStatus
-from harness.request import Request, named
+from harness.request import Request
 from harness.schedulers.batch import (
     Batch,
     CacheState,
@@ -25,6 +25,7 @@ from harness.schedulers.call import Call, Entry, Member
 from harness.schedulers.errors import SchedulerDiedError
 from harness.schedulers.growth import grow, num_plain_steps
 from harness.schedulers.preemption import Preemption
+from harness.schedulers.queues import Queues, cache_state, describe_holders
 from harness.schedulers.sampling import Sampling
 
 
@@ -60,9 +61,7 @@ class SchedulerV0:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_model_len = max_model_len
         self.enable_chunked_prefill = enable_chunked_prefill
-        self.waiting: deque[Member] = deque()
-        self.running: deque[Member] = deque()
-        self.swapped: deque[Member] = deque()
+        self.queues = Queues()
         self._members: dict[int, Member] = {}
         self._sampling = Sampling(block_manager, max_model_len)
         self._preemption = Preemption(
@@ -75,12 +74,12 @@ class SchedulerV0:
     def add(self, request: Request) -> None:
         """Put a request at the end of the waiting queue."""
         member = self._members[request.request_id] = self._sampling.begin(request)
-        self.waiting.append(member)
+        self.queues.waiting.append(member)
 
     @property
     def has_unfinished(self) -> bool:
         """Whether any request waits, runs or is swapped out."""
-        return bool(self.waiting or self.running or self.swapped)
+        return bool(self.queues)
 
     # -- one call --------------------------------------------------------------------
 
@@ -113,8 +112,10 @@ class SchedulerV0:
 
     def _in_default_mode(self, call: Call) -> list[Entry]:
         """Prefills alone if any can start, else decodes and swap-ins."""
-        call.budget.num_seqs = sum(m.group.max_num_running_seqs for m in self.running)
-        if not self.swapped:
+        call.budget.num_seqs = sum(
+            m.group.max_num_running_seqs for m in self.queues.running
+        )
+        if not self.queues.swapped:
             self._admit_waiting(call)
         if not call.prefills:
             self._continue_running(call)
@@ -137,9 +138,9 @@ class SchedulerV0:
         return prefills + call.decodes + call.swapped_decodes
 
     def _requeue(self, call: Call, entries: list[Entry]) -> None:
-        self.waiting.extendleft(call.recomputed)
-        self.running.extend(member for member, _ in entries)
-        self.swapped.extend(call.swapped_out)
+        self.queues.waiting.extendleft(call.recomputed)
+        self.queues.running.extend(member for member, _ in entries)
+        self.queues.swapped.extend(call.swapped_out)
 
     def _use_cache(self, entries: list[Entry]) -> None:
         """Mark accesses, look up what prefills may skip, then mark what gets computed."""
@@ -172,8 +173,8 @@ class SchedulerV0:
 
     def _admit_waiting(self, call: Call) -> None:
         """Admit waiting groups in order, up to the first that has to wait on."""
-        while self.waiting:
-            member = self.waiting[0]
+        while self.queues.waiting:
+            member = self.queues.waiting[0]
             group = member.group
             num_tokens = self._num_new_tokens(call, group, SequenceStatus.WAITING)
             status = self.block_manager.can_allocate(group)
@@ -187,16 +188,16 @@ class SchedulerV0:
                 break
             elif group.is_prefill and len(group.seqs) > 1:
                 self._preemption.dismiss(
-                    call, self.waiting.popleft(), Dismissal.RECOMPUTE_FIRST
+                    call, self.queues.waiting.popleft(), Dismissal.RECOMPUTE_FIRST
                 )
             else:
-                self.waiting.popleft()
+                self.queues.waiting.popleft()
                 call.budget.take(num_tokens, group.max_num_running_seqs)
                 self._admit(call, member, num_tokens)
 
     def _dismiss_first(self, call: Call, reason: Dismissal) -> None:
         """End the first waiting group."""
-        member = self.waiting.popleft()
+        member = self.queues.waiting.popleft()
         self._sampling.end(member)
         call.dismiss(member, reason)
 
@@ -210,13 +211,13 @@ class SchedulerV0:
 
     def _continue_running(self, call: Call) -> None:
         """Let running groups go on; whoever finds no block preempts from the end."""
-        while self.running:
-            member = self.running[0]
+        while self.queues.running:
+            member = self.queues.running[0]
             group = member.group
             num_tokens = self._num_new_tokens(call, group, SequenceStatus.RUNNING)
             if num_tokens == 0:
                 break
-            self.running.popleft()
+            self.queues.running.popleft()
             if not self._make_room(call, member):
                 continue
             self._append_slots(call, group)
@@ -228,7 +229,7 @@ class SchedulerV0:
     def _make_room(self, call: Call, member: Member) -> bool:
         """Preempt until the group can grow; False if it had to go itself."""
         while not self.block_manager.can_append_slots(member.group):
-            victim = self.running.pop() if self.running else member
+            victim = self.queues.running.pop() if self.queues.running else member
             self._preemption.preempt(call, victim)
             if victim is member:
                 return False
@@ -236,12 +237,12 @@ class SchedulerV0:
 
     def _bring_back_swapped(self, call: Call) -> None:
         """Bring swapped groups back in order, up to the first that has to wait on."""
-        while self.swapped:
-            member = self.swapped[0]
+        while self.queues.swapped:
+            member = self.queues.swapped[0]
             group = member.group
             status = self.block_manager.can_swap_in(group)
             if status is AllocStatus.NEVER:
-                self._preemption.dismiss_swapped(call, self.swapped.popleft())
+                self._preemption.dismiss_swapped(call, self.queues.swapped.popleft())
                 continue
             swapped = group.seqs_with(SequenceStatus.SWAPPED)
             num_tokens = _num_uncut_tokens(swapped)
@@ -250,7 +251,7 @@ class SchedulerV0:
                 num_tokens, num_seqs
             ):
                 break
-            self.swapped.popleft()
+            self.queues.swapped.popleft()
             call.batch.swap_in.extend(self.block_manager.swap_in(group))
             for seq in swapped:
                 seq.status = SequenceStatus.RUNNING
@@ -313,7 +314,9 @@ class SchedulerV0:
                 lengths = tuple(seq.num_output_tokens for seq in group.seqs)
                 finished.append(Finished(member.request, lengths))
         if finished:
-            self.running = deque(m for m in self.running if not m.group.is_finished)
+            self.queues.running = deque(
+                m for m in self.queues.running if not m.group.is_finished
+            )
             for done in finished:
                 del self._members[done.request.request_id]
         return finished
@@ -326,7 +329,7 @@ class SchedulerV0:
         Waiting and swapped groups were tried in the call that made the batch; as free
         blocks only become fewer while it repeats, they would be refused again.
         """
-        if not batch.is_plain_decode or len(batch.scheduled) != len(self.running):
+        if not batch.is_plain_decode or len(batch.scheduled) != len(self.queues.running):
             return 1
         seqs = self._running_seqs(batch)
         if not seqs or any(s.is_prefill or self._sampling.has_twin(s) for s in seqs):
@@ -365,37 +368,11 @@ class SchedulerV0:
 
     def state(self) -> CacheState:
         """Queues and pool as they are now; costs the length of the running queue."""
-        manager = self.block_manager
-        num_used_blocks = self.num_used_blocks
-        unfilled = {
-            manager.block_tables[seq.seq_id].last: -seq.num_tokens % manager.block_size
-            for member in self.running
-            for seq in member.group.seqs_with(SequenceStatus.RUNNING)
-        }
-        return CacheState(
-            num_waiting=len(self.waiting),
-            num_running=len(self.running),
-            num_swapped=len(self.swapped),
-            num_used_blocks=num_used_blocks,
-            num_used_tokens=num_used_blocks * manager.block_size - sum(unfilled.values()),
-            num_cached_blocks=manager.gpu_allocator.num_cached_blocks,
-        )
+        return cache_state(self.block_manager, self.queues)
 
     def holders(self) -> str:
         """Who is in which queue and how many blocks are free, for people."""
-        queues = {
-            "running": self.running,
-            "swapped out": self.swapped,
-            "waiting": self.waiting,
-        }
-        parts = [
-            f"{len(queue)} {name} ({named(m.request.request_id for m in queue)})"
-            for name, queue in queues.items()
-            if queue
-        ]
-        manager = self.block_manager
-        num_free, num_all = manager.num_free_gpu_blocks, manager.gpu_allocator.num_blocks
-        return ", ".join([*parts, f"{num_free:,} of {num_all:,} GPU blocks free"])
+        return describe_holders(self.block_manager, self.queues)
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless every block is free or owned, and counted right."""
@@ -403,10 +380,8 @@ class SchedulerV0:
 
     def close(self) -> int:
         """Take every block back, check that all are free; how many had been lost."""
-        for queue in (self.running, self.swapped, self.waiting):
-            for member in queue:
-                self._sampling.end(member)
-            queue.clear()
+        for member in self.queues.take_all():
+            self._sampling.end(member)
         self._members.clear()
         manager = self.block_manager
         num_lost = manager.reclaim()

@@ -52,9 +52,9 @@ class RowRecorderV0:
             ],
             "free_gpu": self._manager.num_free_gpu_blocks,
             "free_cpu": self._manager.num_free_cpu_blocks,
-            "waiting": len(scheduler.waiting),
-            "running": len(scheduler.running),
-            "swapped": len(scheduler.swapped),
+            "waiting": len(scheduler.queues.waiting),
+            "running": len(scheduler.queues.running),
+            "swapped": len(scheduler.queues.swapped),
             "tables": self._tables(batch, num_steps_back=0),
         }
         self.rows.append(row)

@@ -81,7 +81,7 @@ def test_watermark_guards_admission_not_growth() -> None:
     scheduler.commit(growing)
 
     assert ids([e.request for e in growing.scheduled]) == [0]
-    assert len(scheduler.waiting) == 1
+    assert len(scheduler.queues.waiting) == 1
     assert scheduler.block_manager.num_free_gpu_blocks == 1
 
 
@@ -200,7 +200,10 @@ def test_nothing_is_admitted_while_something_is_swapped() -> None:
     for _ in range(2000):
         if not scheduler.has_unfinished:
             break
-        is_swapped, is_waiting = bool(scheduler.swapped), bool(scheduler.waiting)
+        is_swapped, is_waiting = (
+            bool(scheduler.queues.swapped),
+            bool(scheduler.queues.waiting),
+        )
         batch = scheduler.schedule()
         admitted = any(entry.is_admission for entry in batch.scheduled)
         scheduler.commit(batch)
@@ -288,7 +291,11 @@ def test_closing_takes_every_block_back() -> None:
         scheduler.add(request(request_id, 30, outputs=[40, 40]))
     for _ in range(40):
         scheduler.commit(scheduler.schedule())
-        if scheduler.running and scheduler.swapped and scheduler.waiting:
+        if (
+            scheduler.queues.running
+            and scheduler.queues.swapped
+            and scheduler.queues.waiting
+        ):
             break
     else:
         pytest.fail("never all three queues at once")
