@@ -27,6 +27,10 @@ class Queues:
     def __bool__(self) -> bool:
         return bool(self.waiting or self.running or self.swapped)
 
+    def drop_finished(self) -> None:
+        """Take those out of the running queue that have finished."""
+        self.running = deque(m for m in self.running if not m.group.is_finished)
+
     def take_all(self) -> list[Member]:
         """Empty the queues; who was in them."""
         members = [*self.running, *self.swapped, *self.waiting]

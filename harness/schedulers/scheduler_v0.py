@@ -4,7 +4,6 @@ Source: behaviour of vLLM 0.5.5 (``vllm/core/scheduler.py``), recorded in
 tests/data/golden; docs/v0.md states the rules.
 """
 
-from collections import deque
 from collections.abc import Iterable
 
 from allocators.block_space_manager import AllocStatus, BlockSpaceManager
@@ -112,9 +111,8 @@ class SchedulerV0:
 
     def _in_default_mode(self, call: Call) -> list[Entry]:
         """Prefills alone if any can start, else decodes and swap-ins."""
-        call.budget.num_seqs = sum(
-            m.group.max_num_running_seqs for m in self.queues.running
-        )
+        groups = [member.group for member in self.queues.running]
+        call.budget.num_seqs = sum(group.max_num_running_seqs for group in groups)
         if not self.queues.swapped:
             self._admit_waiting(call)
         if not call.prefills:
@@ -314,9 +312,7 @@ class SchedulerV0:
                 lengths = tuple(seq.num_output_tokens for seq in group.seqs)
                 finished.append(Finished(member.request, lengths))
         if finished:
-            self.queues.running = deque(
-                m for m in self.queues.running if not m.group.is_finished
-            )
+            self.queues.drop_finished()
             for done in finished:
                 del self._members[done.request.request_id]
         return finished
