@@ -233,9 +233,10 @@ class BlockSpaceManager:
         return self.num_free_gpu_blocks + self.num_free_cpu_blocks - free_before
 
     def _release(self, table: BlockTable) -> None:
+        free = self._allocator_of(table.last).free  # a table lies on one device
         for block in table:
             table.stamp(block)
-            self._allocator_of(block).free(block)
+            free(block)
 
     def _allocator_of(self, block: PhysicalTokenBlock) -> Allocator:
         return self.gpu_allocator if block.device is Device.GPU else self.cpu_allocator
