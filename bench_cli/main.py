@@ -1,5 +1,6 @@
 """Entry point: the app, and how errors reach the user."""
 
+import re
 import sys
 from typing import Annotated
 
@@ -10,6 +11,21 @@ from bench_cli.commands.trace import trace_app
 from bench_cli.commands.verify import verify
 from bench_cli.exit_code import ExitCode, exit_code_of
 from bench_cli.streams import OutputError, flush_stdout, prepare_streams
+
+FLAGS_TO_COME = (
+    "--pipeline-parallel-size",
+    "--dtype",
+    "--quantization",
+    "--kv-cache-dtype",
+    "--scheduling-policy",
+    "--long-prefill-token-threshold",
+    "--kv-offloading-size",
+    "--async-scheduling",
+    "--no-async-scheduling",
+    "--device",
+    "--record-events",
+    "--timeline",
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -77,11 +93,20 @@ def _report_usage(error: Exception) -> int:
     if type(error).__name__.startswith("NoArgsIsHelp"):  # the message is the help
         error.show()  # type: ignore[attr-defined]
         return ExitCode.USAGE
-    _print_error(error.format_message())  # type: ignore[attr-defined]
+    message = error.format_message()  # type: ignore[attr-defined]
+    _print_error(_not_there_yet(message) or message)
     context = getattr(error, "ctx", None)
     if context is not None:
         print(f"  {context.command_path} --help lists the options", file=sys.stderr)
     return ExitCode.USAGE
+
+
+def _not_there_yet(message: str) -> str | None:
+    """Words for a flag of vLLM's, or of ours, that this version does not have yet."""
+    named = re.search(r"[Nn]o such option: (--[\w-]+)", message)
+    if named is None or named[1] not in FLAGS_TO_COME:
+        return None
+    return f"{named[1]} is not there yet in this version; leave it out"
 
 
 def _print_error(message: str) -> None:

@@ -282,7 +282,7 @@ def _check_start(config: EngineConfig) -> list[str]:
         return []
     message = (
         f"vLLM would not start: max_model_len {config.max_model_len:,} exceeds the"
-        f" {num_tokens:,} tokens that {config.num_gpu_blocks:,} blocks hold; it starts"
+        f" {num_tokens:,} tokens of {config.num_gpu_blocks:,} GPU blocks; it starts"
         f" with --max-model-len {num_tokens}"
     )
     if config.source_of_num_gpu_blocks == "estimated":

@@ -49,7 +49,9 @@ def _read_frame(path: Path) -> "pd.DataFrame":
 
     try:
         with path.open("rb") as file:
-            frame: pd.DataFrame = pq.read_table(file).to_pandas()
+            # Read ahead by threads of Arrow, a Python file can abort the process at exit.
+            table = pq.read_table(file, use_threads=False, pre_buffer=False)
+            frame: pd.DataFrame = table.to_pandas(use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise RunFolderError(
             f"{path} cannot be read: {error}; repeat the run that wrote it"

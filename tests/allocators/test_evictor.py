@@ -1,5 +1,7 @@
 """Tests for :mod:`allocators.evictor`."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,6 +61,26 @@ def test_evicts_what_the_naive_rule_evicts(
         evictor.check_invariants()
         assert evictor.num_blocks == len(naive.free)
         assert evictor.blocks() == list(naive.free.values())
+
+
+@given(st.integers(0, 2**32))
+def test_compacting_changes_no_victim(seed: int) -> None:
+    """With many blocks revived and freed again, the victims are still the naive ones."""
+    rng = random.Random(seed)
+    evictor, naive = LRUEvictor(), NaiveEvictor()
+    blocks = [block(number, tokens=rng.randint(1, 50)) for number in range(60)]
+    for held in blocks:
+        evictor.add(held)
+        naive.free[held.block_hash] = held
+    for _ in range(400):
+        held = rng.choice(list(naive.free.values()))
+        evictor.remove(held.block_hash)
+        del naive.free[held.block_hash]
+        evictor.add(held)
+        naive.free[held.block_hash] = held
+
+    while naive.free:
+        assert evictor.evict() is naive.evict()
 
 
 def test_least_recently_accessed_goes_first() -> None:

@@ -560,6 +560,9 @@ def test_a_request_counts_once_in_every_figure(tmp_path: Path) -> None:
         (["--engine", "vllm"], "--engine vllm is not there yet"),
         (["--engine", "torch"], "--engine sim only"),
         (["--vllm-version", "0.32.0"], "has no v0 engine"),
+        (["--kv-offloading-size", "4"], "--kv-offloading-size is not there yet"),
+        (["--dtype", "half"], "--dtype is not there yet"),
+        (["--dtypes", "half"], "No such option: --dtypes"),
     ],
 )
 def test_what_is_not_there_yet_is_refused_in_words(

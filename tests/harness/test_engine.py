@@ -11,6 +11,7 @@ from allocators.block_space_manager import BlockSpaceManager
 from harness.arrivals import MaxConcurrency, OpenLoop
 from harness.engine import Ending, Engine, Outcome
 from harness.executors.executor import Execution
+from harness.executors.scripted import ScriptedExecutor
 from harness.executors.simulated import SimulatedExecutor
 from harness.recorder import Recorder
 from harness.request import Request
@@ -27,6 +28,7 @@ from harness.schedulers.scheduler_v0 import SchedulerV0
 from harness.verify.rows_v0 import RowRecorderV0
 from harness.workload import Workload
 from profiles.step_time import FS_PER_NS, BatchShape
+from results.kv_usage import kv_usage
 
 
 class LinearStepTime:
@@ -67,7 +69,8 @@ def requests(draw: st.DrawFn) -> list[Request]:
             )
         )
         lengths = draw(st.lists(st.integers(1, 45), min_size=1, max_size=3))
-        outputs = [(1000 + 10 * request_id + k, n) for k, n in enumerate(lengths)]
+        writer = draw(st.sampled_from([request_id, 0]))  # some write what others write
+        outputs = [(1000 + 10 * writer + k, n) for k, n in enumerate(lengths)]
         made.append(
             Request(
                 request_id=request_id,
@@ -320,3 +323,106 @@ def test_batches_in_flight_follow_one_another() -> None:
     assert (first.start_ns, first.end_ns) == (0, 901)
     assert (second.start_ns, second.end_ns) == (901, 1802)
     assert executor.now_ns == 1802
+
+
+def test_transfers_follow_one_another() -> None:
+    """Copies share one link: the second begins when the first has ended."""
+    executor = SimulatedExecutor(LinearStepTime(), transfer_fs_per_block=10 * FS_PER_NS)
+    batch = Batch(transfers=[Transfer(1, 3), Transfer(2, 4)])
+    executor.submit(batch, 1, None)
+    assert executor.wait().transfers_done == [1, 2]
+
+    executor.submit(Batch(transfers=[Transfer(3, 200), Transfer(4, 100)]), 1, None)
+    assert executor.wait().transfers_done == []
+    assert executor.idle_until(None, is_blocked=False) == [3]
+    middle_ns = executor.now_ns
+    assert executor.idle_until(None, is_blocked=False) == [4]
+    assert executor.now_ns - middle_ns == 1000
+
+
+def test_stretch_stops_with_the_step_that_ends_at_an_arrival() -> None:
+    """An arrival at the very end of a step ends the stretch there, not one later."""
+    shape = BatchShape(0, 0, 0, 1, 0)
+    executor = SimulatedExecutor(LinearStepTime())
+    executor.submit(Batch(shape=shape), 1, None)
+    first_end_ns = executor.wait().end_ns
+    again = SimulatedExecutor(LinearStepTime())
+
+    again.submit(Batch(shape=shape), 50, first_end_ns)
+
+    assert again.wait().num_steps == 1
+
+
+def test_scripted_batches_follow_one_another() -> None:
+    """On the step clock, too, the second batch in flight starts behind the first."""
+    executor = ScriptedExecutor()
+    for _ in range(2):
+        executor.submit(Batch(), 3, None)
+
+    first, second = executor.wait(), executor.wait()
+
+    assert (first.start_ns, first.end_ns) == (0, 3)
+    assert (second.start_ns, second.end_ns) == (3, 6)
+
+
+def test_records_of_the_cache_do_not_depend_on_repeating() -> None:
+    """Evictions, blocks at the end of a stretch and fragmentation add up alike."""
+    made = [
+        Request(
+            request_id=i,
+            arrival_ns=20_000 * i,
+            prompt=((i % 3, 40),),
+            num_prompt_tokens=40,
+            outputs=((1000 + 2 * i, 60), (1001 + 2 * i, 33)),
+        )
+        for i in range(12)
+    ]
+    chosen = {
+        "pool": (4, 90, 200, 0.01, True),
+        "knobs": {
+            "max_num_seqs": 16,
+            "max_num_batched_tokens": 512,
+            "max_model_len": 512,
+        },
+        "max_concurrency": None,
+        "follow": False,
+    }
+    _, _, repeated, scheduler = run(made, chosen, can_repeat=True)
+    _, _, single, _ = run(made, chosen, can_repeat=False)
+
+    def num_evictions(recorder: Recorder) -> int:
+        return sum(step.num_evictions for step in recorder.steps)
+
+    gpu = scheduler.block_manager.gpu_allocator
+    assert num_evictions(repeated) == num_evictions(single) == gpu.num_evictions > 0
+    ends = {step.end_ns: step for step in single.steps}
+    for stretch in repeated.steps:
+        last = ends[stretch.end_ns]
+        assert stretch.num_used_blocks_end == last.num_used_blocks_end
+    for recorder in (repeated, single):
+        usage = kv_usage(recorder.steps, num_gpu_blocks=90, block_size=4)
+        assert usage.fragmentation is not None
+        assert 0 < usage.fragmentation < 0.5
+
+
+def test_shared_last_block_is_unfilled_once() -> None:
+    """Samples that share a half-filled block leave its empty slots once, not n times."""
+    manager = BlockSpaceManager(16, 10, 0)
+    scheduler = SchedulerV0(
+        manager, max_num_seqs=8, max_num_batched_tokens=64, max_model_len=64
+    )
+    scheduler.add(
+        Request(
+            request_id=0,
+            arrival_ns=0,
+            prompt=((1, 20),),
+            num_prompt_tokens=20,
+            outputs=tuple((100 + k, 9) for k in range(4)),
+        )
+    )
+    scheduler.commit(scheduler.schedule())
+
+    state = scheduler.state()
+
+    assert state.num_used_blocks == 2
+    assert state.num_used_tokens == 21

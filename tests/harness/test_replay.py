@@ -283,6 +283,30 @@ def test_hits_save_what_they_count(chunked: bool) -> None:
     assert sum(step.num_cached_tokens for step in result.steps) == sum(hits)
 
 
+def test_chunk_that_is_cached_whole_still_computes_a_token() -> None:
+    """Every chunk of a prefill computes at least one token, and the sums agree."""
+    first = Request(
+        request_id=0,
+        arrival_ns=0,
+        prompt=((1, 1000),),
+        num_prompt_tokens=1000,
+        outputs=((7, 2),),
+    )
+    again = replace(first, request_id=1, arrival_ns=10**10, outputs=((8, 2),))
+    chosen = config(
+        enable_prefix_caching=True,
+        enable_chunked_prefill=True,
+        max_num_batched_tokens=256,
+    )
+
+    result = replay(Workload.from_requests([first, again]), chosen)
+
+    prefills = [step for step in result.steps if step.num_prefill_seqs]
+    # 1,000 tokens are 62 full blocks; all but the last full one are marked computed
+    assert [s.num_cached_tokens for s in prefills[4:]] == [255, 255, 255, 208]
+    assert [s.num_prefill_tokens for s in prefills[4:]] == [1, 1, 1, 24]
+
+
 def test_closed_loop_keeps_so_many_outstanding() -> None:
     """With a concurrency of two, never more than two requests are in the engine."""
     result = replay(workload(*[(50, [20])] * 9), config(), max_concurrency=2)

@@ -27,9 +27,9 @@ def test_2023_file_is_read(tmp_path: Path) -> None:
     workload = open_trace(path)
 
     assert workload.format == "azure"
-    assert workload.arrival_ns.tolist() == [0, 4_314_578_900]
-    assert workload.input_tokens.tolist() == [374, 396]
-    assert workload.output_tokens.tolist() == [44, 109]
+    assert workload.arrival_ns.tolist() == [0, 4_374_999_900]
+    assert workload.input_tokens.tolist() == [300, 512]
+    assert workload.output_tokens.tolist() == [40, 100]
 
 
 def test_2024_times_are_read(tmp_path: Path) -> None:
