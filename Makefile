@@ -53,9 +53,9 @@ VLLM_STAMP := $(VLLM_VENV)/.set-up
 test-vllm: $(VLLM_STAMP)  ## our v0 against vLLM 0.5.5's, on BLOCKBENCH_VLLM_SCENARIOS random scenarios
 	@BLOCKBENCH_REQUIRE_VLLM=1 $(VLLM_VENV)/bin/pytest -q -m vllm tests/vllm_v0
 
-$(VLLM_STAMP): pyproject.toml tests/vllm_v0/fetch.py
+$(VLLM_STAMP): pyproject.toml tests/vllm_v0/fetch.py Makefile
 	@test -x $(VLLM_VENV)/bin/python || { echo "making $(VLLM_VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VLLM_VENV); }
-	@$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable . pytest msgspec typing_extensions
+	@$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable . hypothesis pytest msgspec typing_extensions
 	@$(VLLM_VENV)/bin/python tests/vllm_v0/fetch.py
 	@touch $(VLLM_STAMP)
 
