@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from allocators.errors import DoubleFreeError
+
 NO_HASH = -1
 NEVER_ACCESSED = -1
 
@@ -39,6 +41,17 @@ class PhysicalTokenBlock:
     ref_count: int = 0
     last_accessed: int = NEVER_ACCESSED
     computed: bool = False
+
+    def drop_hold(self) -> bool:
+        """Hold the block once less; whether nobody holds it now.
+
+        Raises:
+            DoubleFreeError: Nobody held it; nothing changed.
+        """
+        if self.ref_count == 0:
+            raise DoubleFreeError(self.device, self.block_number)
+        self.ref_count -= 1
+        return self.ref_count == 0
 
 
 class BlockTable:

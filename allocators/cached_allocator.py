@@ -4,7 +4,7 @@ from itertools import count
 
 from allocators.block import Device, PhysicalTokenBlock
 from allocators.block_hash import BlockHash
-from allocators.errors import DoubleFreeError, OutOfBlocksError
+from allocators.errors import OutOfBlocksError
 from allocators.evictor import LRUEvictor
 
 
@@ -77,10 +77,7 @@ class CachedBlockAllocator:
         Raises:
             DoubleFreeError: Nobody held it; nothing changed.
         """
-        if block.ref_count == 0:
-            raise DoubleFreeError(self.device, block.block_number)
-        block.ref_count -= 1
-        if block.ref_count == 0:
+        if block.drop_hold():
             del self.cached_blocks[block.block_hash]
             self._evictor.add(block)
 

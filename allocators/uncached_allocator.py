@@ -2,7 +2,7 @@
 
 from allocators.block import Device, PhysicalTokenBlock
 from allocators.block_hash import BlockHash
-from allocators.errors import DoubleFreeError, OutOfBlocksError
+from allocators.errors import OutOfBlocksError
 
 
 class UncachedBlockAllocator:
@@ -46,10 +46,7 @@ class UncachedBlockAllocator:
         Raises:
             DoubleFreeError: Nobody held it; nothing changed.
         """
-        if block.ref_count == 0:
-            raise DoubleFreeError(self.device, block.block_number)
-        block.ref_count -= 1
-        if block.ref_count == 0:
+        if block.drop_hold():
             self.free_blocks.append(block)
 
     def check_invariants(self) -> None:

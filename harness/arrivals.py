@@ -129,8 +129,11 @@ class MaxConcurrency:
 class FrontDoor:
     """Lets in only requests whose prompt the model can take; the others leave at once.
 
-    Source: vLLM's front end refuses them before the scheduler sees them
-    (``vllm/entrypoints/openai/serving_engine.py``, ``_validate_input``).
+    vLLM's API server refuses such prompts before the scheduler sees them, and also those
+    whose prompt and ``max_tokens`` together exceed the model. A trace holds what was
+    generated, not what was asked for: here such a request comes in and its output is cut.
+
+    Source: vLLM 0.5.5, ``entrypoints/openai/serving_engine.py``, ``_validate_input``.
 
     Args:
         inner: Where requests come from.
