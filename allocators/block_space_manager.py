@@ -63,9 +63,13 @@ class BlockSpaceManager:
 
     def can_allocate(self, group: SequenceGroup) -> AllocStatus:
         """Whether the waiting sequence gets its blocks; cached ones count in full."""
-        waiting = group.seqs_with(SequenceStatus.WAITING)[0]
-        num_required = waiting.num_blocks(self.block_size)
+        num_required = self.num_admission_blocks(group)
         return self._status(num_required, num_kept_free=self.watermark_blocks)
+
+    def num_admission_blocks(self, group: SequenceGroup) -> int:
+        """Blocks for all tokens of the group's waiting sequence."""
+        waiting = group.seqs_with(SequenceStatus.WAITING)[0]
+        return waiting.num_blocks(self.block_size)
 
     def allocate(self, group: SequenceGroup) -> None:
         """Give the group's waiting sequence a table for all tokens it has.
@@ -173,9 +177,12 @@ class BlockSpaceManager:
 
     def can_swap_in(self, group: SequenceGroup) -> AllocStatus:
         """Whether the GPU pool has the group's blocks and one more a sequence."""
+        return self._status(self.num_swap_in_blocks(group), num_kept_free=0)
+
+    def num_swap_in_blocks(self, group: SequenceGroup) -> int:
+        """GPU blocks that must be free, above the watermark, to bring the group back."""
         num_swapped = len(group.seqs_with(SequenceStatus.SWAPPED))
-        num_required = self._num_swapped_blocks[group.request_id] + num_swapped
-        return self._status(num_required, num_kept_free=0)
+        return self._num_swapped_blocks[group.request_id] + num_swapped
 
     def swap_in(self, group: SequenceGroup) -> list[BlockPair]:
         """Move the swapped sequences to GPU blocks; ``(cpu, gpu)`` pairs to copy."""
@@ -276,6 +283,11 @@ class BlockSpaceManager:
     def num_free_gpu_blocks(self) -> int:
         """GPU blocks that an allocation may take now."""
         return self.gpu_allocator.num_free_blocks
+
+    @property
+    def num_room_blocks(self) -> int:
+        """GPU blocks that an admission may take now: free ones above the watermark."""
+        return max(0, self.num_free_gpu_blocks - self.watermark_blocks)
 
     @property
     def num_free_cpu_blocks(self) -> int:

@@ -6,6 +6,7 @@ from allocators.block import Device, PhysicalTokenBlock
 from allocators.block_hash import BlockHash
 from allocators.errors import OutOfBlocksError
 from allocators.evictor import LRUEvictor
+from allocators.given_up import GivenUp
 
 
 class CachedBlockAllocator:
@@ -22,6 +23,8 @@ class CachedBlockAllocator:
         num_queries: Calls of :meth:`allocate`.
         num_hits: Of these, how many found their content.
         num_evictions: Blocks whose content was given up.
+        num_regretted_evictions: Of these, how many were allocated again for the same
+            content.
     """
 
     def __init__(self, device: Device, block_size: int, num_blocks: int) -> None:
@@ -29,8 +32,10 @@ class CachedBlockAllocator:
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.cached_blocks: dict[BlockHash, PhysicalTokenBlock] = {}
-        self.num_queries = self.num_hits = self.num_evictions = 0
+        self.num_queries = self.num_hits = 0
+        self.num_evictions = self.num_regretted_evictions = 0
         self._evictor = LRUEvictor()
+        self._given_up = GivenUp()
         self._num_made = 0
         self._unnamed = count()
 
@@ -107,7 +112,7 @@ class CachedBlockAllocator:
     def _new_block(
         self, block_hash: BlockHash, num_hashed_tokens: int
     ) -> PhysicalTokenBlock:
-        if self._num_made < self.num_blocks:
+        if self._num_made < self.num_blocks:  # nothing was given up so far
             self._num_made += 1
             return PhysicalTokenBlock(
                 self.device,
@@ -119,7 +124,9 @@ class CachedBlockAllocator:
         if not self._evictor.num_blocks:
             raise OutOfBlocksError(self.device, self.num_blocks)
         self.num_evictions += 1
+        self.num_regretted_evictions += self._given_up.take(block_hash)
         block = self._evictor.evict()
+        self._given_up.add(block.block_hash)
         block.block_hash = block_hash
         block.num_hashed_tokens = num_hashed_tokens
         return block

@@ -13,6 +13,7 @@ class UncachedBlockAllocator:
 
     num_evictions = 0
     num_cached_blocks = 0
+    num_regretted_evictions = 0
 
     def __init__(self, device: Device, block_size: int, num_blocks: int) -> None:
         self.device = device

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -67,8 +68,10 @@ class Screen:
         self.console.print(grid)
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table with lines."""
-        table = Table(*headers)
+        """Print a table; where the terminal is narrow its cells wrap."""
+        table = Table(box=SIMPLE, pad_edge=False)
+        for header in headers:
+            table.add_column(self.text(header), overflow="fold")
         for row in rows:
             table.add_row(*(self.text(cell) for cell in row))
         self.console.print(table)
@@ -102,9 +105,9 @@ def print_run(screen: Screen, document: Document, usage: Sequence[float]) -> Non
         [
             ("requests", _requests(document)),
             ("KV cache", _kv_cache(document, usage)),
-            ("pressure", _pressure(document["counts"])),
+            ("pressure", _pressure(document["counts"], document["waste"])),
             ("prefix", _prefix(document)),
-            ("latency", _latency(document["latency_s"], screen.console.width)),
+            ("latency", _latency(document, screen.console.width)),
             ("throughput", _throughput(document)),
         ]
     )
@@ -171,17 +174,21 @@ def _kv_cache(document: Document, usage: Sequence[float]) -> str:
     tokens = format_thousands(kv_cache["num_gpu_blocks"] * kv_cache["block_size"])
     is_estimated = document["config"].get("source_of_num_gpu_blocks") == "estimated"
     origin = ", estimated" if is_estimated else ""
+    idle = kv_cache["mean_cached_idle"]
     return "   ".join(
-        [
+        part
+        for part in [
             f"{kv_cache['num_gpu_blocks']:,} blocks ({tokens} tokens{origin})",
             f"peak {format_share(kv_cache['peak_usage'])}",
             f"mean {format_share(kv_cache['mean_usage'])}",
+            f"cached idle {format_share(idle)}" if idle is not None else "",
             sparkline(usage),
         ]
-    ).rstrip()
+        if part
+    )
 
 
-def _pressure(counts: Document) -> str:
+def _pressure(counts: Document, waste: Document) -> str:
     copies = f"{format_count(counts['copy_on_write'])} copy-on-write"
     total = counts["preemptions"]
     if not total:
@@ -195,7 +202,13 @@ def _pressure(counts: Document) -> str:
         f" {swapped} swapped",
         moved if out or back else "",
         copies,
+        _lost_time(waste["recompute_time_share"], "recomputing"),
+        _lost_time(waste["swap_time_share"], "swapping"),
     )
+
+
+def _lost_time(share: float, doing: str) -> str:
+    return f"{format_share(share)} of the time {doing}" if share >= 0.0005 else ""
 
 
 def _prefix(document: Document) -> str:
@@ -208,15 +221,25 @@ def _prefix(document: Document) -> str:
     return join(
         f"{format_share(prefix['hit_rate'])} of prompt tokens were hits",
         f"{format_share(again / query)} more on recomputation" if again else "",
+        _evictions(document),
     )
 
 
-def _latency(latency: Document, width: int) -> str:
-    parts = []
+def _evictions(document: Document) -> str:
+    evictions = document["counts"]["evictions"]
+    regretted = document["waste"]["regretted_evictions"]
+    if not evictions:
+        return ""
+    return f"{evictions:,} evictions, {regretted:,} regretted"
+
+
+def _latency(document: Document, width: int) -> str:
+    latency, parts = document["latency_s"], []
     for metric in ("ttft", "tpot", "e2e"):
         values = (format_duration(latency[metric][p]) for p in ("p50", "p90", "p99"))
         parts.append(f"{metric.upper():<4} {'  '.join(values)}")
-    parts[0] += "   (p50 p90 p99)"
+    grows = "; the longer the trace, the longer" if document["steady"] is False else ""
+    parts[0] += f"   (p50 p90 p99{grows})"
     line = "     ".join(parts)
     return line if len(line) <= width - 14 else "\n".join(parts)
 
@@ -228,4 +251,13 @@ def _throughput(document: Document) -> str:
         f"{format_count(rates['request_per_s'])} requests/s",
         f"{format_count(rates['output_token_per_s'])} output tokens/s",
         inside or "",
+        *map(_condition, goodput["conditions"] if goodput else ()),
+    )
+
+
+def _condition(condition: Document) -> str:
+    verdict = {True: "met", False: "MISSED", None: "n/a"}[condition["met"]]
+    return (
+        f"{condition['name']} {format_duration(condition['value_s'])}"
+        f" ({verdict}, limit {format_duration(condition['limit_s'])})"
     )

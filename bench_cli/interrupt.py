@@ -1,36 +1,40 @@
-"""Ctrl-C: once to end a run early, and never while what it found is being saved."""
+"""Ctrl-C, ``kill`` and a closed terminal end a run early, and never lose it."""
 
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
 from types import FrameType
-from typing import NoReturn
+
+STOPPING = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP")
+    if hasattr(signal, name)
+)
 
 
 @contextmanager
-def one_ctrl_c() -> Iterator[Callable[[], None]]:
-    """Let only the first Ctrl-C interrupt; the function given ignores that one too.
+def stopped_by_signals() -> Iterator[Callable[[], bool]]:
+    """Whether somebody asked the process to stop, as a function to be asked.
 
-    A second Ctrl-C, pressed out of impatience, would lose the run that the first one
-    ended. Afterwards Ctrl-C does what it did before. Where it was ignored it still is,
-    as in a script's background job.
+    Nothing is interrupted: the run ends where its books agree, and is saved. A second
+    Ctrl-C, pressed out of impatience, changes nothing. Afterwards signals do what they
+    did before; those that were ignored still are, as in a script's background job.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN or current_thread() is not main_thread():
-        yield lambda: None
+    if current_thread() is not main_thread():
+        yield lambda: False
         return
-    signal.signal(signal.SIGINT, _interrupt)
+    received: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    heeded = [number for number in STOPPING if before[number] is not signal.SIG_IGN]
+    for number in heeded:
+        signal.signal(number, note)
     try:
-        yield _ignore
+        yield lambda: bool(received)
     finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    _ignore()
-    raise KeyboardInterrupt
-
-
-def _ignore() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in heeded:
+            signal.signal(number, before[number] or signal.SIG_DFL)

@@ -43,6 +43,13 @@ def path_given(text: str) -> Path:
     return Path(text)
 
 
+def trace_given(text: str) -> Path:
+    """The path of a trace; an empty text would mean the folder one is in."""
+    if not text:
+        raise typer.BadParameter("it is empty; name a trace file")
+    return Path(text)
+
+
 def version_given(text: str | None) -> str | None:
     """The version, if it is not empty; None where the flag was not given."""
     if text is not None and not text.strip():
@@ -61,7 +68,9 @@ DocumentFile = Annotated[
     ),
 ]
 
-Trace = Annotated[Path, typer.Argument(metavar="TRACE", help="Trace file.")]
+Trace = Annotated[
+    Path, typer.Argument(parser=trace_given, metavar="TRACE", help="Trace file.")
+]
 
 Model = Annotated[
     str, typer.Option("--model", help="Model profile, by its Hugging Face id.")
@@ -179,7 +188,11 @@ SkipBadRows = Annotated[
 
 SloText = Annotated[
     str | None,
-    typer.Option("--slo", metavar="LIMITS", help="Per request, as ttft=2s,tpot=50ms."),
+    typer.Option(
+        "--slo",
+        metavar="LIMITS",
+        help="Limits, as ttft=2s,tpot=50ms (of a request), ttft_p99=5s (of the run).",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 OutputFolder = Annotated[
@@ -201,3 +214,20 @@ Table = Annotated[
     TableStyle,
     typer.Option("--table", help="The screen (rich), or one table of all figures."),
 ]
+
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="[RUN]",
+        help="Run folder, a run's name or a part of it, or last.",
+    ),
+]
+RunsFolder = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[FOLDER]", help="Where to look; .blockbench/runs by default."
+    ),
+]
+Requests = Annotated[bool, typer.Option("--requests", help="One row a request.")]
+Steps = Annotated[bool, typer.Option("--steps", help="One row a stretch of equal steps.")]
+RowLimit = Annotated[int | None, typer.Option("--limit", min=1, help="First rows only.")]

@@ -18,6 +18,10 @@ _SECONDS = {
     "min": 60.0,
     "h": 3600.0,
 }
+_LIMIT_NAME = re.compile(
+    r"(?:ttft|tpot|itl|e2e)"
+    r"|(?:ttft|tpot|itl|e2e|queue)_(?:mean|max|p(?:100|\d{1,2}(?:\.\d+)?))"
+)
 _NUMBER_AND_UNIT = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*(.*?)\s*")
 
 
@@ -28,7 +32,7 @@ def _split(text: str, example: str) -> tuple[float, str]:
     except ValueError:
         number = math.nan
     if match is None or not math.isfinite(number):
-        raise UsageError(f"{text!r} is not a number with a unit; write it as {example}")
+        raise UsageError(f"{text!r} is not a number from 0; write it as {example}")
     return number, match[2]
 
 
@@ -50,65 +54,67 @@ def parse_rate(text: str) -> float:
     """Requests per second in ``4``, ``4/s``, ``240/min``; ``inf`` is all at once."""
     if text.strip() == "inf":
         return math.inf
-    number, unit = _split(text, "4, 4/s or 240/min")
+    number, unit = _split(text, "--request-rate 4, 4/s or 240/min")
     period = _SECONDS.get(unit.removeprefix("/").strip() or "s")
     if period is None or (unit and not unit.startswith("/")):
-        raise UsageError(f"{text!r} is no rate; write it as 4, 4/s or 240/min")
+        raise UsageError(
+            f"{text!r} is no rate; write it as --request-rate 4, 4/s or 240/min"
+        )
     if number <= 0:
-        raise UsageError(f"a rate of {text!r} never sends a request; it must exceed 0")
+        raise UsageError(f"--request-rate {text} never sends a request; it must exceed 0")
     return number / period
 
 
 def parse_speedup(text: str) -> float:
     """The factor in ``2``, ``2x`` or ``0.5``."""
-    number, unit = _split(text, "2 or 2x")
+    number, unit = _split(text, "--speedup 2 or 0.5x")
     if unit not in ("", "x", "×") or number <= 0:
-        raise UsageError(f"{text!r} is no speedup; write a factor above 0, as 2 or 0.5x")
+        raise UsageError(
+            f"{text!r} is no factor above 0; write it as --speedup 2 or 0.5x"
+        )
     return number
 
 
 def parse_slice(text: str) -> slice:
     """The slice in ``100:200``, ``:50`` or ``100:``; requests count from 0."""
-    match = re.fullmatch(r"\s*(\d*)\s*:\s*(\d*)\s*", text)
+    match = re.fullmatch(r"\s*(\d{0,18})\s*:\s*(\d{0,18})\s*", text)
     if match is None:
         raise UsageError(
-            f"{text!r} is no slice; write A:B with the first request and the one after"
-            " the last, counted from 0, as 100:200, :50 or 100:"
+            f"--slice cannot read {text!r}; write A:B with the first request and the one"
+            " after the last, counted from 0, as 100:200, :50 or 100:"
         )
     start, stop = (int(part) if part else None for part in match.groups())
     if stop is not None and stop <= (start or 0):
-        raise UsageError(f"slice {text!r} holds no request; B must exceed A")
+        raise UsageError(f"--slice {text} holds no request; B must exceed A")
     return slice(start, stop)
 
 
 def parse_slo(text: str) -> "Slo":
-    """The limits in ``ttft=2s,tpot=50ms``: any of ttft, tpot, itl, e2e."""
+    """The limits in ``ttft=2s,tpot=50ms,ttft_p99=5s``.
+
+    ``ttft``, ``tpot``, ``itl`` and ``e2e`` limit single requests; with ``_mean``,
+    ``_max`` or a percentile behind it, a metric is limited over the whole run.
+    """
     from results.goodput import Slo  # brings numpy, which help does not need
 
     limits: dict[str, float] = {}
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
-        _check_limit_name(name, bool(equals), part)
+        if not equals or not _LIMIT_NAME.fullmatch(name):
+            raise UsageError(
+                f"--slo cannot read {part.strip()!r}; give limits of a single request,"
+                " any of ttft, tpot, itl, e2e, or of the whole run, as ttft_p99 or"
+                " e2e_mean: ttft=2s,tpot=50ms,ttft_p99=5s"
+            )
         if f"{name}_s" in limits:
             raise UsageError(f"--slo names {name} twice; keep one")
-        limits[f"{name}_s"] = parse_duration(value)
+        try:
+            limits[f"{name}_s"] = parse_duration(value)
+        except UsageError as error:
+            raise UsageError(f"--slo {name}: {error}") from error
         if limits[f"{name}_s"] <= 0:
             raise UsageError(f"--slo {part.strip()!r} can never be met; raise it above 0")
-    return Slo(**limits)
-
-
-def _check_limit_name(name: str, has_value: bool, part: str) -> None:
-    known = ("ttft", "tpot", "itl", "e2e")
-    if re.fullmatch(r"(?:ttft|tpot|itl|e2e)_(?:mean|max|p\d+)", name):
-        raise UsageError(
-            f"--slo {name} is a condition on the whole run, which this version cannot"
-            f" judge yet; limit single requests with {name.split('_')[0]}="
-        )
-    if name not in known or not has_value:
-        raise UsageError(
-            f"--slo cannot read {part.strip()!r}; give limits of a single request, any"
-            f" of {', '.join(known)}, as in ttft=2s,tpot=50ms"
-        )
+    return Slo.from_dict(limits)
 
 
 def format_duration(seconds: float | None) -> str:

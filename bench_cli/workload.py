@@ -21,6 +21,11 @@ class WorkloadFlags:
     max_concurrency: int | None = None
     speedup: str | None = None
 
+    @property
+    def is_all_at_once(self) -> bool:
+        """Every request is to arrive at time 0."""
+        return self.request_rate is not None and self.request_rate.strip() == "inf"
+
     def to_dict(self) -> dict[str, Any]:
         """The flags by name, as strict JSON: an infinite burstiness is ``inf``."""
         flags = asdict(self)

@@ -32,6 +32,8 @@ class EngineConfig:
         swap_space: GiB of CPU memory for swapped blocks, per GPU.
         preemption_mode: Forced, or ``None``: recompute groups of one, swap others.
         kv_cache_gib: Memory of the KV cache on each GPU.
+        block_bytes: Bytes of one block on one GPU.
+        gpu_memory_gib: Memory of one GPU as vLLM sees it.
         source_of_num_gpu_blocks: ``estimated``, ``kv_cache_gib`` or ``override``.
         step_time_error: Known error of the step times, where it was measured.
         notes: What the user should know about how knobs were resolved.
@@ -48,6 +50,8 @@ class EngineConfig:
     num_gpu_blocks: int
     num_cpu_blocks: int
     kv_cache_gib: float
+    block_bytes: int
+    gpu_memory_gib: float
     source_of_num_gpu_blocks: str
     swap_space: float
     enable_prefix_caching: bool
@@ -100,6 +104,11 @@ def resolve_config(
             "--kv-cache-gib and --num-gpu-blocks-override both set the number of GPU"
             " blocks; give one of them"
         )
+    if swap_space is not None and num_cpu_blocks_override is not None:
+        raise UsageError(
+            "--swap-space and --num-cpu-blocks-override both set the number of CPU"
+            " blocks; give one of them"
+        )
     model_profile, gpu_profile = load_model(model), load_gpu(gpu)
     model_len = _max_model_len(model_profile, max_model_len)
     defaults = v0_defaults(
@@ -141,6 +150,8 @@ def resolve_config(
         num_gpu_blocks=plan.num_gpu_blocks,
         num_cpu_blocks=plan.num_cpu_blocks,
         kv_cache_gib=plan.kv_cache_gib,
+        block_bytes=plan.block_bytes,
+        gpu_memory_gib=gpu_profile.memory_gib,
         source_of_num_gpu_blocks=plan.source_of_num_gpu_blocks,
         enable_prefix_caching=defaults.enable_prefix_caching,
         enable_chunked_prefill=defaults.enable_chunked_prefill,

@@ -7,8 +7,6 @@ by now, then the scheduler's call.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 from harness.arrivals import ArrivalSource
@@ -16,40 +14,7 @@ from harness.executors.executor import Execution, Executor
 from harness.request import Request
 from harness.schedulers.batch import Batch, Finished, Scheduler
 from harness.schedulers.errors import SchedulerDiedError
-
-
-class Ending(StrEnum):
-    """How a run ended."""
-
-    COMPLETE = "complete"
-    STUCK = "stuck"
-    DIED = "died"
-    INTERRUPTED = "interrupted"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended, and what was said about it.
-
-    Attributes:
-        ending: How.
-        kind: For ``DIED``: ``no_cpu_swap_space`` or ``vllm_assertion``; else empty.
-        message: For ``DIED``: what vLLM would have tripped over; else empty.
-    """
-
-    ending: Ending
-    kind: str = ""
-    message: str = ""
-
-    @property
-    def reason(self) -> str:
-        """Why requests were left unfinished, in a few words."""
-        return {
-            Ending.COMPLETE: "",
-            Ending.STUCK: "nothing could progress",
-            Ending.DIED: f"the engine died: {self.kind}",
-            Ending.INTERRUPTED: "interrupted",
-        }[self.ending]
+from results.run_info import Ending, Outcome
 
 
 class Observer(Protocol):
@@ -121,13 +86,11 @@ class Engine:
         try:
             while self._turn():
                 if self._after_turn is not None and not self._after_turn():
-                    return Outcome(Ending.INTERRUPTED)
+                    return Outcome(ending=Ending.INTERRUPTED)
         except SchedulerDiedError as error:
-            return Outcome(Ending.DIED, error.kind, str(error))
-        except KeyboardInterrupt:
-            return Outcome(Ending.INTERRUPTED)
+            return Outcome(ending=Ending.DIED, kind=error.kind, message=str(error))
         is_stuck = self._scheduler.has_unfinished
-        return Outcome(Ending.STUCK if is_stuck else Ending.COMPLETE)
+        return Outcome(ending=Ending.STUCK if is_stuck else Ending.COMPLETE)
 
     def _turn(self) -> bool:
         """Fill the pipeline, then take in the oldest batch; False at the end."""

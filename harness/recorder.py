@@ -1,9 +1,11 @@
 """From what happens in the loop to the records of a run."""
 
 from collections import Counter, deque
+from dataclasses import dataclass
 
 from harness.executors.executor import Execution
 from harness.request import Request
+from harness.run_columns import IntArray
 from harness.schedulers.batch import (
     Batch,
     CacheState,
@@ -17,6 +19,21 @@ from harness.schedulers.batch import (
 from results.record import RequestRecord, RequestStatus, StepRecord
 
 
+@dataclass(slots=True)
+class _Call:
+    """What a call left behind, until its batch has run.
+
+    Attributes:
+        state: Queues and pool after it.
+        num_recomputed_tokens: Tokens of its prefills that had been computed before.
+        end: Blocks used and cached at the end of the stretch.
+    """
+
+    state: CacheState
+    num_recomputed_tokens: int
+    end: tuple[int, int]
+
+
 class Recorder:
     """Observes an engine and keeps one record a request and one a stretch of steps.
 
@@ -28,52 +45,73 @@ class Recorder:
 
     Args:
         scheduler: Whose queues and blocks are recorded.
+        block_size: Tokens in a block.
+        shared_tokens: Leading prompt tokens that an earlier request began with as well,
+            by request id; None where the trace does not say.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        block_size: int,
+        shared_tokens: IntArray | None = None,
+    ) -> None:
         self.requests: dict[int, RequestRecord] = {}
         self.steps: list[StepRecord] = []
         self.dismissed: list[Dismissed] = []
         self.num_done = 0
         self._scheduler = scheduler
+        self._block_size = block_size
+        self._shared_tokens = shared_tokens
         self._num_lost_tokens: dict[int, int] = {}
         self._last_token_ns: dict[int, int] = {}
-        self._states: deque[CacheState] = deque()
-        self._used_blocks_end: int | None = None
-        self._num_evictions = 0
+        self._calls: deque[_Call] = deque()
+        self._num_evictions = self._num_regretted = 0
+        self._changed: set[int] = set()
+        self._num_taken_steps = 0
 
     # -- the engine's calls ----------------------------------------------------------
 
     def arrived(self, request: Request) -> None:
         """Begin a request's record."""
-        self.requests[request.request_id] = RequestRecord(
-            request_id=request.request_id,
+        request_id, shared = request.request_id, self._shared_tokens
+        self.requests[request_id] = RequestRecord(
+            request_id=request_id,
             arrival_ns=request.arrival_ns,
             num_prompt_tokens=request.num_prompt_tokens,
             n=request.n,
+            num_requested_tokens=request.num_requested_tokens,
+            num_demand_blocks=request.num_demand_blocks(self._block_size),
+            num_shared_tokens=None if shared is None else int(shared[request_id]),
         )
+        self._changed.add(request_id)
 
     def scheduled(self, batch: Batch, now_ns: int) -> None:
         """Note admissions, preemptions and dismissals; keep the state for the step."""
+        num_recomputed_tokens = 0
         for entry in batch.scheduled:
             if entry.is_prefill:
-                self._prefill(entry, now_ns)
+                num_recomputed_tokens += self._prefill(entry, now_ns)
         for preempted in batch.preempted_recompute + batch.preempted_swap:
             self._preempt(preempted)
         for dismissed in batch.dismissed:
             self._dismiss(dismissed, now_ns)
         if not batch.is_idle:
-            self._states.append(self._scheduler.state())
+            state = self._scheduler.state()
+            end = (state.num_used_blocks, state.num_cached_blocks)
+            self._calls.append(_Call(state, num_recomputed_tokens, end))
 
     def repeated(self, batch: Batch, num_steps: int) -> None:
         """Note how many blocks the stretch has come to hold."""
-        self._used_blocks_end = self._scheduler.num_used_blocks
+        scheduler = self._scheduler
+        self._calls[0].end = scheduler.num_used_blocks, scheduler.num_cached_blocks
 
     def committed(self, batch: Batch, execution: Execution, done: list[Finished]) -> None:
         """Record the stretch, then the tokens it brought and who finished."""
-        state = self._states.popleft()
+        call = self._calls.popleft()
         gaps = self._take_tokens(batch, execution)
-        self.steps.append(self._step_record(batch, execution, state, gaps))
+        self.steps.append(self._step_record(batch, execution, call, gaps))
         for finished in done:
             record = self.requests[finished.request.request_id]
             record.num_output_tokens = sum(finished.sample_lengths)
@@ -82,9 +120,11 @@ class Recorder:
 
     def break_off(self, reason: str) -> None:
         """Note of every request still unfinished why the run ended without it."""
+        self._note_lengths()
         for record in self.requests.values():
             if record.finished_ns is None:
                 record.status, record.reason = RequestStatus.FAILED, reason
+                self._changed.add(record.request_id)
 
     def never_arrived(self, request: Request, reason: str) -> None:
         """Note a request to which the run did not come; its arrival is as planned."""
@@ -98,33 +138,56 @@ class Recorder:
         dismissed = Dismissed(request, reason, request.num_prompt_tokens, 0)
         self._dismiss(dismissed, request.arrival_ns)
 
+    def take_changes(self) -> tuple[list[RequestRecord], list[StepRecord]]:
+        """Records that are new or other than when last taken; steps only come once."""
+        self._note_lengths()
+        requests = [self.requests[i] for i in sorted(self._changed)]
+        steps = self.steps[self._num_taken_steps :]
+        self._changed.clear()
+        self._num_taken_steps = len(self.steps)
+        return requests, steps
+
     # -- requests --------------------------------------------------------------------
 
-    def _prefill(self, entry: Scheduled, now_ns: int) -> None:
+    def _note_lengths(self) -> None:
+        """Note how many tokens requests have that are still under way."""
+        for request_id, lengths in self._scheduler.sample_lengths().items():
+            record = self.requests[request_id]
+            if sum(lengths) != record.num_output_tokens:
+                record.num_output_tokens = sum(lengths)
+                record.max_sample_tokens = max(lengths)
+                self._changed.add(request_id)
+
+    def _prefill(self, entry: Scheduled, now_ns: int) -> int:
+        """Note an admission or a chunk; how many of its tokens are computed again."""
         record = self.requests[entry.request.request_id]
+        self._changed.add(record.request_id)
         if record.first_scheduled_ns is None:
             record.first_scheduled_ns = now_ns
         num_lost_tokens = self._num_lost_tokens.get(record.request_id)
         if num_lost_tokens is None:
             record.num_cached_tokens += entry.num_cached_tokens
-            return
-        num_found_again = min(entry.num_cached_tokens, num_lost_tokens)
-        self._num_lost_tokens[record.request_id] = num_lost_tokens - num_found_again
+            return 0
+        num_regained = min(entry.num_tokens, num_lost_tokens)
+        num_recomputed = num_regained - min(entry.num_cached_tokens, num_regained)
+        self._num_lost_tokens[record.request_id] = num_lost_tokens - num_regained
         record.num_recompute_cached_tokens += entry.num_cached_tokens
-        record.num_recomputed_tokens -= num_found_again
+        record.num_recomputed_tokens += num_recomputed
+        return num_recomputed
 
     def _preempt(self, preempted: Preempted) -> None:
         request_id = preempted.request.request_id
         record = self.requests[request_id]
         record.num_preemptions += 1
+        self._changed.add(request_id)
         if preempted.num_lost_tokens:
             self._num_lost_tokens[request_id] = preempted.num_lost_tokens
-            record.num_recomputed_tokens += preempted.num_lost_tokens
 
     def _dismiss(self, dismissed: Dismissed, now_ns: int) -> None:
         """Rejected if it never ran, aborted if it did."""
         record = self.requests[dismissed.request.request_id]
         record.num_output_tokens = dismissed.num_output_tokens
+        record.max_sample_tokens = dismissed.num_tokens - record.num_prompt_tokens
         has_run = record.first_scheduled_ns is not None
         status = RequestStatus.ABORTED if has_run else RequestStatus.REJECTED
         self._leave(dismissed.request, now_ns, status, dismissed.reason)
@@ -137,6 +200,7 @@ class Recorder:
         record.finished_ns = now_ns
         record.status = status
         record.reason = reason
+        self._changed.add(request.request_id)
         self._last_token_ns.pop(request.request_id, None)
         self.num_done += 1
 
@@ -156,40 +220,53 @@ class Recorder:
                 gaps[first_end_ns - before_ns] += entry.num_seqs
             else:
                 self.requests[request_id].first_token_ns = first_end_ns
+                self._changed.add(request_id)
         return gaps
 
     def _step_record(
-        self, batch: Batch, execution: Execution, state: CacheState, gaps: Counter[int]
+        self, batch: Batch, execution: Execution, call: _Call, gaps: Counter[int]
     ) -> StepRecord:
-        num_used_end, self._used_blocks_end = self._used_blocks_end, None
-        num_evictions = self._scheduler.num_evictions
-        num_evicted = num_evictions - self._num_evictions
-        self._num_evictions = num_evictions
-        shape = batch.shape
+        num_evictions, num_regretted = self._take_evictions()
+        shape, state, refused = batch.shape, call.state, batch.refused
         return StepRecord(
             start_ns=execution.start_ns,
             end_ns=execution.end_ns,
             num_steps=execution.num_steps,
             first_step_ns=execution.first_step_end_ns - execution.start_ns,
             last_step_ns=execution.end_ns - execution.last_step_start_ns,
+            swap_ns=execution.swap_ns,
             num_prefill_tokens=shape.num_prefill_tokens,
+            num_recomputed_tokens=call.num_recomputed_tokens,
             num_cached_tokens=sum(e.num_cached_tokens for e in batch.scheduled),
             num_prefill_seqs=shape.num_prefill_seqs,
             num_decode_seqs=shape.num_decode_seqs,
             num_context_tokens=shape.num_context_tokens,
+            num_admitted=sum(e.is_admission for e in batch.scheduled),
             num_running=state.num_running,
             num_waiting=state.num_waiting,
             num_swapped=state.num_swapped,
             num_used_blocks=state.num_used_blocks,
-            num_used_blocks_end=num_used_end or state.num_used_blocks,
+            num_used_blocks_end=call.end[0],
             num_used_tokens=state.num_used_tokens,
             num_cached_blocks=state.num_cached_blocks,
+            num_cached_blocks_end=call.end[1],
+            num_used_cpu_blocks=state.num_used_cpu_blocks,
+            num_head_blocks=refused.num_needed_blocks if refused else 0,
+            num_room_blocks=refused.num_room_blocks if refused else 0,
             num_preempted_recompute=len(batch.preempted_recompute),
             num_preempted_swap=len(batch.preempted_swap),
             num_swap_in_blocks=len(batch.swap_in),
             num_swap_out_blocks=len(batch.swap_out),
             num_copy_on_write=len(batch.copy_on_write),
-            num_evictions=num_evicted,
+            num_evictions=num_evictions,
+            num_regretted_evictions=num_regretted,
             gap_ns=list(gaps),
             gap_count=list(gaps.values()),
         )
+
+    def _take_evictions(self) -> tuple[int, int]:
+        """Evictions, and those regretted, since this was asked last."""
+        before = self._num_evictions, self._num_regretted
+        self._num_evictions = self._scheduler.num_evictions
+        self._num_regretted = self._scheduler.num_regretted_evictions
+        return self._num_evictions - before[0], self._num_regretted - before[1]

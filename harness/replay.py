@@ -1,15 +1,16 @@
 """A workload through our block manager: from a configuration to the records of a run."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
+from harness.analysis.sharing import shared_tokens
 from harness.arrivals import ArrivalSource, FrontDoor, MaxConcurrency, OpenLoop
 from harness.config import EngineConfig
-from harness.engine import Ending, Engine
+from harness.engine import Engine
 from harness.executors.executor import Executor
 from harness.executors.simulated import SimulatedExecutor
-from harness.findings import RunFindings
 from harness.recorder import Recorder
 from harness.schedulers.batch import Scheduler
 from harness.schedulers.build import build_scheduler_v0
@@ -17,10 +18,22 @@ from harness.workload import Workload
 from profiles.gpu import load_gpu
 from profiles.model import load_model
 from profiles.step_time import RooflineStepTime
-from results.findings import Finding
 from results.record import RequestRecord, StepRecord
+from results.run_info import Ending, Outcome
 
 OnProgress = Callable[[int, int], None]
+
+JOURNAL_PERIOD_S = 0.5
+"""Wall time between two entries in the journal; what is lost when a run is killed."""
+
+
+class Journal(Protocol):
+    """Where rows are kept while a run is under way."""
+
+    def append(
+        self, requests: Sequence[RequestRecord], steps: Sequence[StepRecord]
+    ) -> None:
+        """Keep requests that are new or have changed, and new steps."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,17 +43,13 @@ class RunResult:
     Attributes:
         requests: One record a request of the workload, by request id.
         steps: One record a stretch of equal steps, in time order.
-        findings: What the user should know.
-        complete: Every request left the engine in its own way.
-        interrupted: Ctrl-C ended it.
+        outcome: How it ended.
         wall_s: Seconds it took.
     """
 
     requests: list[RequestRecord]
     steps: list[StepRecord]
-    findings: list[Finding]
-    complete: bool
-    interrupted: bool
+    outcome: Outcome
     wall_s: float
 
 
@@ -51,6 +60,8 @@ def replay(
     max_concurrency: int | None = None,
     check: bool = False,
     on_progress: OnProgress | None = None,
+    journal: Journal | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> RunResult:
     """Run the whole workload on the simulated clock.
 
@@ -60,45 +71,97 @@ def replay(
         max_concurrency: Closed loop with so many requests outstanding.
         check: Check the block bookkeeping after every turn (slow).
         on_progress: Called with requests done and requests in all.
+        journal: Gets the rows recorded so far every ``JOURNAL_PERIOD_S``, and the last of
+            them when the loop ends, whatever ended it.
+        is_stopped: Asked after each turn; the run ends early once it says so.
     """
     scheduler = build_scheduler(config)
-    recorder = Recorder(scheduler)
+    recorder = Recorder(
+        scheduler,
+        block_size=config.block_size,
+        shared_tokens=shared_tokens(workload, with_outputs=False),
+    )
     source: ArrivalSource = OpenLoop(workload)
     if max_concurrency is not None:
         source = MaxConcurrency(OpenLoop(workload), max_concurrency)
-    source = FrontDoor(source, config.max_model_len, recorder.refused)
-    executor = build_executor(config)
-    after_turn = _after_turn(scheduler, recorder, len(workload), check, on_progress)
+    after_turn = _AfterTurn(
+        scheduler if check else None,
+        recorder,
+        len(workload),
+        on_progress=on_progress,
+        journal=journal,
+        is_stopped=is_stopped,
+    )
     started = time.perf_counter()
     engine = Engine(
-        source,
+        FrontDoor(source, config.max_model_len, recorder.refused),
         scheduler,
-        executor,
+        build_executor(config),
         recorder,
         barren_after=_max_barren_calls(config),
         after_turn=after_turn,
     )
-    outcome = engine.run()
-    findings = RunFindings(
-        workload,
-        config,
-        recorder,
-        outcome,
-        scheduler.holders(),
-        is_closed_loop=max_concurrency is not None,
-    )
-    if outcome.ending is not Ending.COMPLETE:
-        _record_the_rest(workload, recorder, outcome.reason)
-    if outcome.ending is not Ending.INTERRUPTED:  # it may have come within a bookkeeping
-        findings.num_lost_blocks = scheduler.close()
+    try:
+        outcome = engine.run()
+    finally:
+        after_turn.keep()
+    outcome = _close(workload, scheduler, recorder, outcome)
     return RunResult(
         requests=[recorder.requests[i] for i in sorted(recorder.requests)],
         steps=recorder.steps,
-        findings=findings.gather(),
-        complete=outcome.ending is Ending.COMPLETE,
-        interrupted=outcome.ending is Ending.INTERRUPTED,
+        outcome=outcome,
         wall_s=time.perf_counter() - started,
     )
+
+
+class _AfterTurn:
+    """What is done between two turns of the loop, where all books agree."""
+
+    def __init__(
+        self,
+        checked: Scheduler | None,
+        recorder: Recorder,
+        num_requests: int,
+        *,
+        on_progress: OnProgress | None,
+        journal: Journal | None,
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        self._checked = checked
+        self._recorder = recorder
+        self._num_requests = num_requests
+        self._on_progress = on_progress
+        self._journal = journal
+        self._is_stopped = is_stopped
+        self._num_told = 0
+        self._next_entry_s = time.monotonic() + JOURNAL_PERIOD_S
+
+    def __call__(self) -> bool:
+        if self._checked is not None:
+            self._checked.check_invariants()
+        num_done = self._recorder.num_done
+        if self._on_progress is not None and num_done > self._num_told:
+            self._num_told = num_done
+            self._on_progress(num_done, self._num_requests)
+        if time.monotonic() >= self._next_entry_s:
+            self.keep()
+        return not self._is_stopped()
+
+    def keep(self) -> None:
+        """Put into the journal what it does not have yet."""
+        if self._journal is not None:
+            self._journal.append(*self._recorder.take_changes())
+        self._next_entry_s = time.monotonic() + JOURNAL_PERIOD_S
+
+
+def _close(
+    workload: Workload, scheduler: Scheduler, recorder: Recorder, outcome: Outcome
+) -> Outcome:
+    """End the books of a run, and add to its outcome what they say."""
+    holders = "" if outcome.ending is Ending.COMPLETE else scheduler.holders()
+    if outcome.ending is not Ending.COMPLETE:
+        _record_the_rest(workload, recorder, outcome.reason)
+    return replace(outcome, holders=holders, num_lost_blocks=scheduler.close())
 
 
 def _record_the_rest(workload: Workload, recorder: Recorder, reason: str) -> None:
@@ -147,24 +210,3 @@ def _max_barren_calls(config: EngineConfig) -> int:
     """
     steps_per_prefill = -(-config.max_model_len // config.max_num_batched_tokens)
     return 64 + 4 * steps_per_prefill
-
-
-def _after_turn(
-    scheduler: Scheduler,
-    recorder: Recorder,
-    num_requests: int,
-    check: bool,
-    on_progress: OnProgress | None,
-) -> Callable[[], bool]:
-    num_told = 0
-
-    def after_turn() -> bool:
-        nonlocal num_told
-        if check:
-            scheduler.check_invariants()
-        if on_progress is not None and recorder.num_done > num_told:
-            num_told = recorder.num_done
-            on_progress(num_told, num_requests)
-        return True
-
-    return after_turn

@@ -1,9 +1,6 @@
 """One request, as schedulers and arrival sources see it."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-
-_NUM_NAMED = 5
 
 Run = tuple[int, int]
 """A stretch of prompt content: ``(segment, num_tokens)``.
@@ -43,10 +40,17 @@ class Request:
         """Number of samples drawn from the prompt."""
         return len(self.outputs)
 
+    @property
+    def num_requested_tokens(self) -> int:
+        """Output tokens of all samples."""
+        return sum(length for _, length in self.outputs)
 
-def named(request_ids: Iterable[int]) -> str:
-    """The first few of the requests, and how many more there are, for people."""
-    ids = sorted(set(request_ids))
-    text = ", ".join(f"#{request_id}" for request_id in ids[:_NUM_NAMED])
-    num_more = len(ids) - _NUM_NAMED
-    return f"{text}, … {num_more} more" if num_more > 0 else text
+    def num_demand_blocks(self, block_size: int) -> int:
+        """Blocks that it holds at its full length when nobody else shares them.
+
+        Its samples share the full blocks of the prompt.
+        """
+        prompt = self.num_prompt_tokens
+        shared = prompt // block_size if self.n > 1 else 0
+        ends = (-(-(prompt + length) // block_size) for _, length in self.outputs)
+        return shared + sum(end - shared for end in ends)

@@ -50,6 +50,10 @@ class StepTime(Protocol):
         """
         ...
 
+    def swap_fs(self, shape: BatchShape) -> int:
+        """Of one step's femtoseconds, those in which it waits for swaps."""
+        ...
+
 
 def stretch_fs(step_fs: int, growth_fs: int, num_steps: int) -> int:
     """Femtoseconds of ``num_steps`` repetitions, exactly their sum one by one."""
@@ -171,6 +175,10 @@ class RooflineStepTime:
         """
         return shape.num_decode_seqs * self._context_token_fs
 
+    def swap_fs(self, shape: BatchShape) -> int:
+        """Femtoseconds of copies between CPU and GPU, for which the step waits."""
+        return shape.num_swap_blocks * self._swap_block_fs
+
     def parts(self, shape: BatchShape) -> StepParts:
         """Where the time of one step goes; without tokens only the copies remain."""
         num_tokens = shape.num_prefill_tokens + shape.num_decode_seqs
@@ -260,7 +268,7 @@ class RooflineStepTime:
         """Swaps over PCIe, then copy-on-write in the GPU's own memory."""
         moved_bytes = 2 * shape.num_copy_blocks * self._block_bytes
         on_gpu_fs = round(moved_bytes / self._weight_bytes_per_s * FS_PER_S)
-        return shape.num_swap_blocks * self._swap_block_fs + on_gpu_fs
+        return self.swap_fs(shape) + on_gpu_fs
 
     def _fs_per_swap_block(self) -> int:
         """K and V of every layer are separate copies; each pays its overhead.

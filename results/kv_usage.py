@@ -1,55 +1,66 @@
-"""How full the KV cache was: peak, mean and course over time, and wasted slots."""
+"""How full the KV cache was: in use, kept for reuse, and slots left empty."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from results.record import StepRecord
-from results.statistics import FloatArray, column
+from results.columns import Columns, FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvUsage:
-    """Shares between 0 and 1; None when no step ran or no block was used.
+    """Shares of the GPU blocks between 0 and 1; None when no step ran.
+
+    ``active`` blocks are held by sequences. ``cached idle`` ones are held by nobody, and
+    their content could still be reused: they are free to whoever needs a block. Means are
+    over time, from the first step's start to the last step's end.
 
     Attributes:
-        peak_usage: Most blocks held by sequences at once, of all GPU blocks.
-        mean_usage: The same averaged over time, from the first step's start to the last
-            step's end; time without a step counts as empty.
-        fragmentation: Token slots left empty in used blocks, averaged over the time in
-            which blocks were used.
+        peak_usage: Most active blocks at once.
+        mean_usage: Active blocks; time without a step has none.
+        peak_cached_idle: Most cached idle blocks at once; None without prefix caching.
+        mean_cached_idle: Cached idle blocks; in time without a step, all that were active
+            or cached before. None without prefix caching.
+        fragmentation: Token slots left empty in active blocks, over the time in which
+            there were any.
     """
 
-    peak_usage: float | None
-    mean_usage: float | None
-    fragmentation: float | None
+    peak_usage: float | None = None
+    mean_usage: float | None = None
+    peak_cached_idle: float | None = None
+    mean_cached_idle: float | None = None
+    fragmentation: float | None = None
 
 
 def kv_usage(
-    steps: Sequence[StepRecord], *, num_gpu_blocks: int, block_size: int
+    steps: Columns, *, num_gpu_blocks: int, block_size: int, caching: bool
 ) -> KvUsage:
     """Usage over all steps.
 
-    Within a stretch of equal steps, used blocks rise evenly from the first to the last.
+    Within a stretch of equal steps, active blocks rise evenly from the first to the last,
+    and cached idle ones fall.
     """
-    if not steps or num_gpu_blocks < 1:
-        return KvUsage(peak_usage=None, mean_usage=None, fragmentation=None)
-    peak = max(max(s.num_used_blocks, s.num_used_blocks_end) for s in steps)
-    times, area = _block_time(steps)
-    span = times[-1] - times[0]
+    if not len(steps) or num_gpu_blocks < 1:
+        return KvUsage()
+    peak = max(steps["num_used_blocks"].max(), steps["num_used_blocks_end"].max())
+    idle = _cached_idle(steps, num_gpu_blocks) if caching else (None, None)
     return KvUsage(
-        peak_usage=peak / num_gpu_blocks,
-        mean_usage=float(area[-1] / span / num_gpu_blocks) if span > 0 else None,
+        peak_usage=float(peak / num_gpu_blocks),
+        mean_usage=_mean_over_time(steps, _mean_used_blocks(steps), num_gpu_blocks),
+        peak_cached_idle=idle[0],
+        mean_cached_idle=idle[1],
         fragmentation=_fragmentation(steps, block_size),
     )
 
 
 def usage_over_time(
-    steps: Sequence[StepRecord], *, num_gpu_blocks: int, num_points: int
+    steps: Columns, *, num_gpu_blocks: int, num_points: int
 ) -> list[float]:
-    """Mean usage in each of ``num_points`` equal parts of the run; [] without a step."""
-    if not steps or num_gpu_blocks < 1:
+    """Mean active share in each of ``num_points`` equal parts of the run.
+
+    ``[]`` without a step.
+    """
+    if not len(steps) or num_gpu_blocks < 1:
         return []
     times, area = _block_time(steps)
     edges = np.linspace(times[0], times[-1], num_points + 1)
@@ -60,25 +71,53 @@ def usage_over_time(
     return [float(value) for value in share]
 
 
-def _mean_used_blocks(steps: Sequence[StepRecord]) -> FloatArray:
-    used = column(steps, "num_used_blocks") + column(steps, "num_used_blocks_end")
-    mean: FloatArray = used / 2
-    return mean
+def durations_ns(steps: Columns) -> FloatArray:
+    """Nanoseconds of each stretch, ``(num_stretches,)``."""
+    return steps["end_ns"] - steps["start_ns"]
 
 
-def _block_time(steps: Sequence[StepRecord]) -> tuple[FloatArray, FloatArray]:
+def _mean_used_blocks(steps: Columns) -> FloatArray:
+    return (steps["num_used_blocks"] + steps["num_used_blocks_end"]) / 2
+
+
+def _mean_over_time(
+    steps: Columns, blocks: FloatArray, num_gpu_blocks: int
+) -> float | None:
+    span = steps["end_ns"][-1] - steps["start_ns"][0]
+    if span <= 0:
+        return None
+    return float((blocks * durations_ns(steps)).sum() / span / num_gpu_blocks)
+
+
+def _cached_idle(
+    steps: Columns, num_gpu_blocks: int
+) -> tuple[float | None, float | None]:
+    """Peak and mean share; between steps whatever was active has become idle."""
+    start, end = steps["num_cached_blocks"], steps["num_cached_blocks_end"]
+    gaps = steps["start_ns"][1:] - steps["end_ns"][:-1]
+    between = np.minimum((end + steps["num_used_blocks_end"])[:-1], num_gpu_blocks)
+    peak = max(start.max(), end.max(), between[gaps > 0].max(initial=0))
+    within = _mean_over_time(steps, (start + end) / 2, num_gpu_blocks)
+    if within is None:
+        return float(peak / num_gpu_blocks), None
+    span = steps["end_ns"][-1] - steps["start_ns"][0]
+    in_gaps = (between * gaps).sum() / span / num_gpu_blocks
+    return float(peak / num_gpu_blocks), within + float(in_gaps)
+
+
+def _block_time(steps: Columns) -> tuple[FloatArray, FloatArray]:
     """Start and end of every stretch, and the block-nanoseconds used up to then."""
-    start, end = column(steps, "start_ns"), column(steps, "end_ns")
-    area = np.cumsum(_mean_used_blocks(steps) * (end - start))
+    start, end = steps["start_ns"], steps["end_ns"]
+    area = np.cumsum(_mean_used_blocks(steps) * durations_ns(steps))
     before = np.concatenate(([0.0], area[:-1]))
     return np.column_stack((start, end)).ravel(), np.column_stack((before, area)).ravel()
 
 
-def _fragmentation(steps: Sequence[StepRecord], block_size: int) -> float | None:
+def _fragmentation(steps: Columns, block_size: int) -> float | None:
     slots = _mean_used_blocks(steps) * block_size
-    written = (column(steps, "num_steps") - 1) * column(steps, "num_decode_seqs")
-    tokens = column(steps, "num_used_tokens") + written / 2
-    duration = column(steps, "end_ns") - column(steps, "start_ns")
+    written = (steps["num_steps"] - 1) * steps["num_decode_seqs"]
+    tokens = steps["num_used_tokens"] + written / 2
+    duration = durations_ns(steps)
     used = (slots > 0) & (duration > 0)
     if not used.any():
         return None

@@ -7,13 +7,13 @@ for n > 1 the first token of any sample ends TTFT, the last one of all samples e
 and TPOT is that of the longest sample.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from results.record import RequestRecord, RequestStatus, StepRecord
-from results.statistics import NS_PER_S, FloatArray, column
+from results.columns import BoolArray, Columns, FloatArray
+from results.record import RequestStatus
+from results.statistics import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,46 +38,44 @@ class RequestLatency:
         return self.tpot_s
 
 
-def finished(requests: Sequence[RequestRecord]) -> list[RequestRecord]:
-    """The requests that produced all their tokens."""
-    return [r for r in requests if r.status == RequestStatus.FINISHED]
+def is_finished(requests: Columns) -> BoolArray:
+    """Which requests produced all their tokens, ``(num_requests,)``."""
+    return requests.is_equal("status", RequestStatus.FINISHED)
 
 
-def request_latency(requests: Sequence[RequestRecord]) -> RequestLatency:
+def request_latency(requests: Columns) -> RequestLatency:
     """The latencies of those requests that finished."""
-    done = finished(requests)
-    arrival = column(done, "arrival_ns")
-    ttft = (column(done, "first_token_ns") - arrival) / NS_PER_S
-    e2e = (column(done, "finished_ns") - arrival) / NS_PER_S
-    later_tokens = column(done, "max_sample_tokens") - 1
+    done = is_finished(requests)
+    arrival = requests["arrival_ns"][done]
+    ttft = (requests["first_token_ns"][done] - arrival) / NS_PER_S
+    e2e = (requests["finished_ns"][done] - arrival) / NS_PER_S
+    later_tokens = requests["max_sample_tokens"][done] - 1
     has_tpot = later_tokens > 0
-    tpot = np.full(len(done), np.nan)
+    tpot = np.full(len(ttft), np.nan)
     tpot[has_tpot] = (e2e - ttft)[has_tpot] / later_tokens[has_tpot]
-    queue = (column(done, "first_scheduled_ns") - arrival) / NS_PER_S
+    queue = (requests["first_scheduled_ns"][done] - arrival) / NS_PER_S
     return RequestLatency(ttft_s=ttft, tpot_s=tpot, e2e_s=e2e, queue_s=queue)
 
 
-def inter_token_gaps(steps: Sequence[StepRecord]) -> tuple[FloatArray, FloatArray]:
+def inter_token_gaps(steps: Columns) -> tuple[FloatArray, FloatArray]:
     """Seconds between consecutive tokens of a sequence, and how often each occurred.
 
     Tokens of requests that did not finish are among them: the records of steps do not
     tell them apart.
     """
-    first_gaps = np.array([ns for s in steps for ns in s.gap_ns], dtype=np.float64)
-    first_counts = np.array([n for s in steps for n in s.gap_count], dtype=np.float64)
     later_gaps, later_counts = _later_gaps(steps)
-    gaps = np.concatenate((first_gaps, later_gaps)) / NS_PER_S
-    return gaps, np.concatenate((first_counts, later_counts))
+    gaps = np.concatenate((steps.flat("gap_ns"), later_gaps)) / NS_PER_S
+    return gaps, np.concatenate((steps.flat("gap_count"), later_counts))
 
 
-def _later_gaps(steps: Sequence[StepRecord]) -> tuple[FloatArray, FloatArray]:
+def _later_gaps(steps: Columns) -> tuple[FloatArray, FloatArray]:
     # Durations within a stretch rise evenly, so step k lasts first + k * increment.
-    stretches = [s for s in steps if s.num_steps > 1 and s.num_decode_seqs > 0]
-    later = column(stretches, "num_steps") - 1
-    first = column(stretches, "first_step_ns")
-    increment = (column(stretches, "last_step_ns") - first) / later
+    chosen = (steps["num_steps"] > 1) & (steps["num_decode_seqs"] > 0)
+    later = steps["num_steps"][chosen] - 1
+    first = steps["first_step_ns"][chosen]
+    increment = (steps["last_step_ns"][chosen] - first) / later
     repeats = later.astype(np.int64)
     ends = np.cumsum(repeats)
     k = np.arange(repeats.sum()) - np.repeat(ends - repeats, repeats) + 1
     gaps = np.repeat(first, repeats) + k * np.repeat(increment, repeats)
-    return gaps, np.repeat(column(stretches, "num_decode_seqs"), repeats)
+    return gaps, np.repeat(steps["num_decode_seqs"][chosen], repeats)

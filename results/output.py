@@ -1,12 +1,187 @@
-"""Which folder a run may be written to: one that is new, empty, or an older run."""
+"""Where a run is written, and how it takes the place of an older one."""
 
 import json
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from results.errors import RunFolderError
+from results.journal import JOURNALS, is_under_way
 
-RUN_FILES = frozenset({"run.json", "requests.parquet", "steps.parquet"})
+RUNS_FOLDER = Path(".blockbench", "runs")
+# Ends the name of a file or folder that takes its own name when it is whole.
+UNFINISHED = ".unfinished"
+# Ends the name of a run for the instant in which another one takes its place.
+REPLACED = ".replaced"
+
+FINAL_FILES = ("run.json", "requests.parquet", "steps.parquet")
+# In the order in which they are removed: nothing is read without run.json.
+RUN_FILES = (*FINAL_FILES, *JOURNALS, *(name + UNFINISHED for name in FINAL_FILES))
+
+MIB = 2**20
+BYTES_PER_RUN = 16 * MIB
+BYTES_PER_REQUEST = 4096  # measured: 3 KiB, of which 2 are steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlace:
+    """The folder in which a run is written.
+
+    Attributes:
+        folder: That folder, which exists.
+        replaces: The folder of an older run, whose name it takes when it is whole.
+        made: Folders that were made for it, the innermost first.
+    """
+
+    folder: Path
+    replaces: Path | None = None
+    made: tuple[Path, ...] = ()
+
+    def remove_folders(self) -> None:
+        """Remove those folders that were made for the run, as far as they are empty."""
+        with suppress(OSError):
+            for folder in self.made:
+                folder.rmdir()
+
+    def take_name(self) -> None:
+        """Put the folder in the place of the older run, which is then removed.
+
+        Killed between the two steps, it leaves both runs whole, and ``where_run_lies``
+        finds the older one.
+
+        Raises:
+            OSError, RunFolderError: The older run is where it was.
+        """
+        if self.replaces is None:
+            return
+        if not self.replaces.exists():
+            self.folder.rename(self.replaces)
+            return
+        check_output(self.replaces, force=True)
+        aside = next(p for p in _set_aside(self.replaces) if not p.exists())
+        self.replaces.rename(aside)
+        try:
+            self.folder.rename(self.replaces)
+        except OSError:
+            aside.rename(self.replaces)
+            raise
+        sync_folder(aside.parent)
+        remove_run_files(aside)
+        with suppress(OSError):
+            aside.rmdir()
+
+
+def make_place(output: Path | None, stem: str, *, force: bool) -> RunPlace:
+    """A place for a new run: in ``output``, or in a new folder of ``RUNS_FOLDER``.
+
+    ``stem`` is the name of that new folder, numbered where it is taken; ``output`` has
+    been accepted by ``check_output``.
+
+    Raises:
+        RunFolderError: It cannot be made.
+    """
+    try:
+        if output is None:
+            RUNS_FOLDER.mkdir(parents=True, exist_ok=True)
+            folder = _make_first(_numbered(RUNS_FOLDER / stem))
+            return RunPlace(folder=folder, made=(folder,))
+        # A folder cannot take the name of a link, so the run goes where the link leads.
+        return _make_there(Path(os.path.realpath(output)), force=force)
+    except OSError as error:
+        raise cannot_save(output or RUNS_FOLDER, error) from error
+
+
+def _make_there(target: Path, *, force: bool) -> RunPlace:
+    if force and target.exists() and any(target.iterdir()):
+        siblings = _numbered(target.with_name(target.name + UNFINISHED))
+        folder = _make_first(siblings)
+        return RunPlace(folder=folder, replaces=target, made=(folder,))
+    made = tuple(path for path in (target, *target.parents) if not path.exists())
+    target.mkdir(parents=True, exist_ok=True)
+    return RunPlace(folder=target, made=made)
+
+
+def _make_first(names: Iterator[Path]) -> Path:
+    """The first of these folders that did not exist; it does now."""
+    for folder in names:
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise AssertionError("there is always another number")
+
+
+def _numbered(path: Path) -> Iterator[Path]:
+    yield path
+    for number in count(2):
+        yield path.with_name(f"{path.name}-{number}")
+
+
+def _set_aside(folder: Path) -> Iterator[Path]:
+    target = Path(os.path.realpath(folder))
+    return _numbered(target.with_name(target.name + REPLACED))
+
+
+def where_run_lies(folder: Path) -> Path:
+    """The folder, or where its run was set aside if a kill fell into that instant."""
+    if os.path.exists(folder):
+        return folder
+    for aside in _set_aside(folder):
+        if os.path.exists(aside / "run.json"):
+            return aside
+        if not os.path.exists(aside):
+            break
+    return folder
+
+
+def remove_run_files(folder: Path) -> None:
+    """Remove what belongs to a run, as far as that can be done, and nothing else."""
+    for name in RUN_FILES:
+        with suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk, where that can be asked for."""
+    with suppress(OSError):  # Windows opens no folder, some network disks sync none
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def cannot_save(place: Path, error: OSError) -> RunFolderError:
+    """The error of a place that takes no run."""
+    return RunFolderError(
+        f"{place}: no run can be saved here: {error.strerror or error};"
+        " choose another place with -o"
+    )
+
+
+def check_disk(output: Path | None, num_requests: int) -> None:
+    """Accept a disk that has room for a run of so many requests.
+
+    Raises:
+        RunFolderError: It has not.
+    """
+    place = Path(os.path.realpath(output or RUNS_FOLDER))
+    try:
+        existing = next(path for path in (place, *place.parents) if path.exists())
+        free = shutil.disk_usage(existing).free
+    except OSError as error:
+        raise cannot_save(output or RUNS_FOLDER, error) from error
+    needed = BYTES_PER_RUN + num_requests * BYTES_PER_REQUEST
+    if free < needed:
+        raise RunFolderError(
+            f"{output or RUNS_FOLDER}: {free / MIB:,.0f} MiB are free, and a run of"
+            f" {num_requests:,} requests may need {needed / MIB:,.0f} MiB;"
+            " make room or choose another place with -o"
+        )
 
 
 def check_output(output: Path, *, force: bool) -> None:
@@ -21,10 +196,7 @@ def check_output(output: Path, *, force: bool) -> None:
     try:
         _check(output, force=force)
     except OSError as error:
-        raise RunFolderError(
-            f"{output}: no run can be saved here: {error.strerror or error};"
-            " choose another place with -o"
-        ) from error
+        raise cannot_save(output, error) from error
 
 
 def _check(output: Path, *, force: bool) -> None:
@@ -35,7 +207,7 @@ def _check(output: Path, *, force: bool) -> None:
         return
     if not target.is_dir():
         raise RunFolderError(f"{output} is a file; name a folder with -o")
-    if target.is_mount():  # its name cannot be given to the finished run
+    if target.is_mount():  # no other folder can take its name
         raise RunFolderError(
             f"{output} is where a disk is mounted; name a folder inside it with -o"
         )
@@ -49,17 +221,23 @@ def _check(output: Path, *, force: bool) -> None:
 
 
 def _check_is_run(output: Path, found: list[Path]) -> None:
-    """Refuse to replace anything but a whole run folder of ours."""
+    """Refuse to replace anything but a run folder of ours that nobody is writing."""
     foreign = [path.name for path in found if not _can_be_ours(path)]
     if foreign:
         raise RunFolderError(
             f"{output} holds {foreign[0]!r}, which is no part of a run;"
             " --force replaces runs only: choose another folder"
         )
-    if not _is_run_document(found[0].with_name("run.json")):
+    run = _run_document(found[0].with_name("run.json"))
+    if run is None:
         raise RunFolderError(
             f"{output} has no run.json that blockbench wrote;"
             " --force replaces runs only: choose another folder"
+        )
+    if run.get("state") == "running" and is_under_way(found[0].parent):
+        raise RunFolderError(
+            f"{output} holds a run that is under way;"
+            " wait for its end or choose another folder"
         )
 
 
@@ -67,13 +245,14 @@ def _can_be_ours(path: Path) -> bool:
     return path.name in RUN_FILES and path.is_file() and not path.is_symlink()
 
 
-def _is_run_document(path: Path) -> bool:
-    """Whether a file is a run.json, of this schema version or another."""
+def _run_document(path: Path) -> dict[str, Any] | None:
+    """What a run.json of ours holds, of this schema version or another; else None."""
     try:
         run = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError, RecursionError):
-        return False
+        return None
     if not isinstance(run, dict) or "schema_version" not in run:
-        return False
+        return None
     summary = run.get("summary")
-    return isinstance(summary, dict) and "kind" in summary
+    is_summary = isinstance(summary, dict) and "kind" in summary
+    return run if is_summary or (summary is None and "history" in run) else None

@@ -38,9 +38,14 @@ class RequestRecord:
         num_cached_tokens: Prompt tokens whose computation was skipped at the first
             admission. 0 without prefix caching.
         num_recompute_cached_tokens: The same for admissions after a preemption.
-        num_recomputed_tokens: Tokens computed before a preemption and again after it,
-            those found in the cache excluded.
+        num_recomputed_tokens: Tokens that had been computed before a preemption and were
+            computed again; those found in the cache excluded.
         num_preemptions: Times it was preempted, by recompute or swap.
+        num_requested_tokens: Output tokens that the trace asks for, over all samples.
+        num_demand_blocks: Blocks that it holds at its full length when it shares none
+            with other requests; its samples share the full blocks of the prompt.
+        num_shared_tokens: Leading prompt tokens with which an earlier request of the
+            trace began as well; ``None`` where the trace does not say.
         status: How it ended.
         reason: Why it was rejected or aborted, as a word for scripts, or why it failed;
             else ``""``.
@@ -59,6 +64,9 @@ class RequestRecord:
     num_recompute_cached_tokens: int = 0
     num_recomputed_tokens: int = 0
     num_preemptions: int = 0
+    num_requested_tokens: int = 0
+    num_demand_blocks: int = 0
+    num_shared_tokens: int | None = None
     status: RequestStatus = RequestStatus.FAILED
     reason: str = ""
 
@@ -76,12 +84,16 @@ class StepRecord:
         num_steps: Steps in the stretch, at least 1.
         first_step_ns: Duration of the first step.
         last_step_ns: Duration of the last step.
+        swap_ns: Part of the first step in which it waited for swaps, 0 for the others.
         num_prefill_tokens: Tokens that prefills computed (a stretch with any has one
             step).
+        num_recomputed_tokens: Of these, tokens that had been computed before a
+            preemption.
         num_cached_tokens: Tokens that prefills found in the cache and skipped.
         num_prefill_seqs: Sequences being prefilled.
         num_decode_seqs: Sequences that decode, each one token a step.
         num_context_tokens: Tokens that those sequences attend to in the first step.
+        num_admitted: Requests that left the waiting queue to run.
         num_running: Requests in the running queue after scheduling.
         num_waiting: Requests in the waiting queue after scheduling.
         num_swapped: Requests swapped out after scheduling.
@@ -89,13 +101,22 @@ class StepRecord:
         num_used_blocks_end: The same at the end of the stretch, before frees.
         num_used_tokens: Token slots filled in those blocks after the first scheduling,
             blocks shared by several sequences counted once.
-        num_cached_blocks: Free GPU blocks whose content could still be reused.
+        num_cached_blocks: Free GPU blocks whose content could still be reused, after the
+            first scheduling.
+        num_cached_blocks_end: The same at the end of the stretch, before frees.
+        num_used_cpu_blocks: CPU blocks held by swapped sequences after scheduling.
+        num_head_blocks: Blocks that the first candidate for admission or swap-in needed
+            when it was refused for want of blocks; 0 if none was.
+        num_room_blocks: Blocks that an admission could have taken then: free ones less
+            the watermark.
         num_preempted_recompute: Requests preempted by recomputation.
         num_preempted_swap: Requests preempted by swapping.
         num_swap_in_blocks: Blocks copied from CPU to GPU.
         num_swap_out_blocks: Blocks copied from GPU to CPU.
         num_copy_on_write: Blocks copied because a shared block was written.
         num_evictions: Cached blocks whose content was given up in the whole stretch.
+        num_regretted_evictions: Blocks computed anew in the stretch whose content had
+            been cached and given up; each eviction counts at most once.
         gap_ns: Distinct times between consecutive tokens of a sequence that ended with
             the first step (ITL samples), with ``gap_count`` sequences each. The later
             steps add one gap a decoding sequence each, equal to their durations.
@@ -107,11 +128,14 @@ class StepRecord:
     num_steps: int
     first_step_ns: int
     last_step_ns: int
+    swap_ns: int
     num_prefill_tokens: int
+    num_recomputed_tokens: int
     num_cached_tokens: int
     num_prefill_seqs: int
     num_decode_seqs: int
     num_context_tokens: int
+    num_admitted: int
     num_running: int
     num_waiting: int
     num_swapped: int
@@ -119,11 +143,16 @@ class StepRecord:
     num_used_blocks_end: int
     num_used_tokens: int
     num_cached_blocks: int
+    num_cached_blocks_end: int
+    num_used_cpu_blocks: int
+    num_head_blocks: int
+    num_room_blocks: int
     num_preempted_recompute: int
     num_preempted_swap: int
     num_swap_in_blocks: int
     num_swap_out_blocks: int
     num_copy_on_write: int
     num_evictions: int
+    num_regretted_evictions: int
     gap_ns: list[int] = field(default_factory=list)
     gap_count: list[int] = field(default_factory=list)

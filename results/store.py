@@ -1,65 +1,112 @@
-"""The folder that a run leaves behind: run.json, requests.parquet, steps.parquet."""
+"""The folder that a run leaves behind, from its first second on."""
 
 import json
 import os
 import platform
 import re
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
-from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from results.errors import ResultsError, RunFolderError
-from results.output import check_output
+from results.journal import JOURNALS, Journal
+from results.output import (
+    RUN_FILES,
+    UNFINISHED,
+    cannot_save,
+    check_disk,
+    check_output,
+    make_place,
+    remove_run_files,
+    sync_folder,
+)
 from results.record import RequestRecord, StepRecord
-from results.summary import SCHEMA_VERSION, Document
+from results.run_info import Ending, RunInfo
 from results.table import write_records
 
-RUNS_FOLDER = Path(".blockbench", "runs")
+RUN_SCHEMA = 1
+# 1  first version: state and history, and journals in place of tables while it is running
+
+LIBRARIES = ("numpy", "pyarrow", "pandas")
+
+Document = dict[str, Any]
 
 
 class RunStore:
-    """A run folder in the making, beside the place where it will lie.
+    """A run folder, which can be read at any moment, whenever its writer may be killed.
 
-    Everything is written to a temporary folder that takes its final name in one step,
-    so a folder with that name is always whole. Leaving the context without ``save``
-    removes the temporary folder and nothing else.
+    It lies under its final name from the start (beside an older run that it replaces,
+    until it is whole): ``run.json`` says "running" and the journals hold the rows so far.
+    ``save`` writes the tables, then a ``run.json`` that says how the run ended, and only
+    then removes the journals; each file takes its name when it is whole. Leaving the
+    context without ``save`` removes what was made if no row was recorded, else nothing.
 
     Args:
         name: What was run, for the folder's name and run.json.
+        info: What is known of the run before it begins.
         output: The folder to write; by default a new one in ``.blockbench/runs``,
             numbered where the name is taken.
         force: Replace the run that ``output`` holds.
         created_at: Local time in the folder's name and in run.json; now by default.
 
+    Attributes:
+        folder: Where the rows are being recorded.
+        journal: Takes the rows while the run is under way.
+
     Raises:
-        RunFolderError: ``output`` is taken or can be no folder, or its parent cannot be
-            written to.
+        RunFolderError: ``output`` is taken or can be no folder, or it cannot be written
+            to, or the disk is too full. Nothing of the run is left there.
     """
 
     def __init__(
         self,
         name: str,
+        info: RunInfo,
         *,
         output: Path | None = None,
         force: bool = False,
         created_at: datetime | None = None,
     ) -> None:
         self.name = name
-        self.created_at = created_at or datetime.now().astimezone()
+        created_at = created_at or datetime.now().astimezone()
+        self._created_at = _iso(created_at)
         self._output = output
-        # A folder cannot be renamed onto a link, so the run goes where the link leads.
-        self._target = None if output is None else Path(os.path.realpath(output))
-        self._force = force
+        self._is_saved = False
         if output is not None:
             check_output(output, force=force)
-        self._parent = RUNS_FOLDER if self._target is None else self._target.parent
-        self._temporary = _make_temporary(self._parent)
+        check_disk(output, info.trace["num_requests"])
+        stem = f"{created_at:%m%d-%H%M}-{folder_name(name)}"
+        self._place = make_place(output, stem, force=force)
+        self.folder = self._place.folder
+        self.journal = self._open_journal()
+        outcome = replace(info.outcome, ending=Ending.RUNNING)
+        try:
+            self._write_document(replace(info, outcome=outcome), summary=None)
+        except OSError as error:
+            self._remove()
+            raise cannot_save(self.folder, error) from error
+
+    def _open_journal(self) -> Journal:
+        try:
+            journal = Journal(self.folder)
+            if names := set(os.listdir(self.folder)).difference(JOURNALS):
+                journal.remove()
+                raise FileExistsError(f"{min(names)} is there")
+        except FileExistsError as error:
+            raise RunFolderError(
+                f"{self.folder} is not empty any more: another run began there;"
+                " choose another folder"
+            ) from error
+        except OSError as error:
+            self._place.remove_folders()
+            raise cannot_save(self.folder, error) from error
+        return journal
 
     def __enter__(self) -> Self:
         return self
@@ -70,129 +117,133 @@ class RunStore:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        self.journal.close()
+        if not self._is_saved and self.journal.is_empty:
+            self._remove()
 
     def save(
         self,
-        summary: Document,
+        info: RunInfo,
         requests: Sequence[RequestRecord],
         steps: Sequence[StepRecord],
-        *,
-        trace: Mapping[str, Any] | None = None,
+        summary: Document,
     ) -> Path:
-        """Write the run and give the folder its name, which is returned.
+        """Write the whole run and return its folder.
 
-        ``trace`` is what is known of the trace beyond the summary, above all its hash.
+        ``info`` tells how it ended. The journal should have the last rows by now: they
+        are what is left where the disk is too full for the rest.
 
         Raises:
-            ResultsError: The disk is full, or the folder cannot be written; no part of
-                the run is left there.
+            ResultsError: The disk is full, or the folder cannot be written to. What the
+                journal holds stays there and can be read.
         """
         try:
-            write_records(self._temporary / "requests.parquet", RequestRecord, requests)
-            write_records(self._temporary / "steps.parquet", StepRecord, steps)
-            document = self._run_document(summary, trace)
-            text = json.dumps(document, indent=2, allow_nan=False)
-            (self._temporary / "run.json").write_text(text + "\n", encoding="utf-8")
-            return self._rename()
+            self._put(
+                "requests.parquet", lambda p: write_records(p, RequestRecord, requests)
+            )
+            self._put("steps.parquet", lambda p: write_records(p, StepRecord, steps))
+            self._write_document(info, summary=summary)
         except OSError as error:
-            raise ResultsError(
-                f"{self._parent}: the run was not saved: {error.strerror or error};"
-                " make room or choose another place with -o"
-            ) from error
+            raise self._not_saved(error) from error
+        self._is_saved = True
+        self.journal.remove()
+        sync_folder(self.folder.parent)
+        return self._take_name()
 
-    def _run_document(
-        self, summary: Document, trace: Mapping[str, Any] | None
-    ) -> Document:
+    def _put(self, name: str, write: Callable[[Path], None]) -> None:
+        """Write a file under another name and rename it once the disk has it."""
+        unfinished = self.folder / (name + UNFINISHED)
+        write(unfinished)
+        os.replace(unfinished, self.folder / name)
+        sync_folder(self.folder)
+
+    def _write_document(self, info: RunInfo, *, summary: Document | None) -> None:
+        document = self._run_document(info, summary)
+        text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+        self._put("run.json", lambda path: _write_text(path, text))
+
+    def _run_document(self, info: RunInfo, summary: Document | None) -> Document:
+        state = info.outcome.ending
+        history = [{"state": Ending.RUNNING, "at": self._created_at}]
+        if state is not Ending.RUNNING:
+            history.append({"state": state, "at": _iso(datetime.now().astimezone())})
         return {
-            "schema_version": SCHEMA_VERSION,
+            "schema_version": RUN_SCHEMA,
             "name": self.name,
-            "created_at": self.created_at.isoformat(timespec="seconds"),
+            "state": state,
+            "created_at": self._created_at,
+            "history": history,
             "environment": environment(),
-            "config": summary["config"],
-            "trace": dict(trace or summary["trace"]),
+            **info.to_dict(),
             "summary": summary,
         }
 
-    def _rename(self) -> Path:
-        self._temporary.chmod(0o755)
-        if self._output is not None and self._target is not None:
-            if self._force and self._target.exists():
-                check_output(self._output, force=True)
-                shutil.rmtree(self._target)
-            self._temporary.rename(self._target)
-            return self._output
-        for target in self._free_names():
-            if target.exists():
-                continue
-            try:
-                self._temporary.rename(target)
-            except OSError:
-                if not target.exists():
-                    raise
-            else:
-                return target
-        raise AssertionError("there is always another number")
+    def _not_saved(self, error: OSError) -> ResultsError:
+        """Go back to the journal alone, and say so."""
+        self._unlink(*(name for name in RUN_FILES if name not in ("run.json", *JOURNALS)))
+        self.journal.flush()  # there may be room now for rows that had to wait
+        what = f"{self.folder}: the run was not saved: {error.strerror or error}"
+        remedy = "make room or choose another place with -o"
+        if self.journal.is_empty:
+            return ResultsError(f"{what}; {remedy}")
+        shown = shlex.quote(str(self.folder))
+        return ResultsError(
+            f"{what}; what it had recorded is kept (blockbench show {shown});"
+            f" for the whole run {remedy}"
+        )
 
-    def _free_names(self) -> Iterator[Path]:
-        stem = f"{self.created_at:%m%d-%H%M}-{folder_name(self.name)}"
-        yield self._parent / stem
-        for number in count(2):
-            yield self._parent / f"{stem}-{number}"
+    def _unlink(self, *names: str) -> None:
+        for name in names:
+            with suppress(OSError):
+                (self.folder / name).unlink(missing_ok=True)
+
+    def _remove(self) -> None:
+        """Remove what was made, and nothing that was there before."""
+        self.journal.close()
+        remove_run_files(self.folder)
+        self._place.remove_folders()
+
+    def _take_name(self) -> Path:
+        try:
+            self._place.take_name()
+        except (OSError, RunFolderError) as error:
+            raise ResultsError(
+                f"{self._output}: the run could not be put there: {error};"
+                f" it lies whole in {self.folder}"
+            ) from error
+        return self._output or self.folder
 
 
 def folder_name(name: str) -> str:
     """The name with everything but letters, digits, ``.``, ``_`` and ``-`` replaced."""
     plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")
-    return plain[:80] or "run"
+    short = plain.encode()[:160].decode(errors="ignore")  # a name may have 255 bytes
+    return short[:80] or "run"
 
 
 def environment() -> dict[str, str]:
     """What a run depended on besides its inputs."""
-    try:
-        blockbench = version("blockbench")
-    except PackageNotFoundError:  # run from a source folder that is not installed
-        blockbench = "unknown"
     return {
-        "blockbench": blockbench,
+        "blockbench": _version_of("blockbench"),
         "python": platform.python_version(),
         "platform": platform.platform(),
+        **{name: _version_of(name) for name in LIBRARIES},
     }
 
 
-def _make_temporary(folder: Path) -> Path:
+def _version_of(distribution: str) -> str:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
-    except OSError as error:
-        raise RunFolderError(
-            f"{folder}: no run can be saved here: {error.strerror or error};"
-            " choose another place with -o"
-        ) from error
+        return version(distribution)
+    except PackageNotFoundError:  # run from a source folder that is not installed
+        return "unknown"
 
 
-def read_run(folder: Path) -> dict[str, Any]:
-    """The run.json of a folder.
+def _write_text(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
-    Raises:
-        RunFolderError: There is none, or this version cannot read it.
-    """
-    path = folder / "run.json"
-    try:
-        run: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunFolderError(
-            f"{folder} holds no run: run.json: {error.strerror or error};"
-            f" runs lie in {RUNS_FOLDER}"
-        ) from error
-    except ValueError as error:
-        raise RunFolderError(
-            f"{path} is damaged: {error}; repeat the run that wrote it"
-        ) from error
-    found = run.get("schema_version") if isinstance(run, dict) else None
-    if found != SCHEMA_VERSION:
-        raise RunFolderError(
-            f"{path} has schema version {found}, this blockbench reads"
-            f" {SCHEMA_VERSION}; update blockbench or repeat the run"
-        )
-    return run
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds")

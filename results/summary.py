@@ -1,16 +1,20 @@
 """The summary document of a run: what ``blockbench run --json`` prints."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from typing import Any
 
-from results.findings import Finding
-from results.goodput import Slo, count_good
+import numpy as np
+
+from results.columns import BoolArray, Columns
+from results.findings import find
+from results.goodput import Slo, count_good, judge_conditions
 from results.kv_usage import kv_usage
-from results.latency import finished, inter_token_gaps, request_latency
-from results.record import RequestRecord, RequestStatus, StepRecord
+from results.latency import inter_token_gaps, is_finished, request_latency
+from results.queueing import queue_trend
+from results.record import RequestStatus
+from results.run_info import RunInfo
 from results.statistics import NS_PER_S, summarize_samples
+from results.waste import head_of_line_s, time_shares
 
 SCHEMA_VERSION = 1
 # 1  first version
@@ -27,46 +31,14 @@ TRACE_KEYS = (
 Document = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunInfo:
-    """What is known of a run besides its records; all of it is strict JSON.
+def summarize(info: RunInfo, requests: Columns, steps: Columns) -> Document:
+    """The whole document; None stands for what does not apply or was not measured.
 
-    It can be made before the run, so that nothing unfit for JSON is found only after it.
-
-    Attributes:
-        source: ``simulated`` or ``measured``.
-        engine: ``sim``, ``torch``, ``vllm`` or ``server``.
-        policy: ``v0`` or ``v1``.
-        complete: False when the run was interrupted or could not go on.
-        config: Every knob as resolved; holds ``num_gpu_blocks``, ``num_cpu_blocks``,
-            ``block_size`` and ``enable_prefix_caching``.
-        trace: What is known of it, ``TRACE_KEYS`` at least.
-        workload: How requests were chosen and timed, by flag; None where not given. Part
-            of the configuration in the document.
-        wall_s: Seconds that the run itself took.
+    Args:
+        info: What is known besides the rows.
+        requests: Columns of ``RequestRecord``.
+        steps: Columns of ``StepRecord``, in time order.
     """
-
-    source: str
-    engine: str
-    policy: str
-    complete: bool = False
-    config: Mapping[str, Any]
-    trace: Mapping[str, Any]
-    workload: Mapping[str, Any] = field(default_factory=dict)
-    wall_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        json.dumps((self.config, self.trace, self.workload), allow_nan=False)
-
-
-def summarize(
-    info: RunInfo,
-    requests: Sequence[RequestRecord],
-    steps: Sequence[StepRecord],
-    findings: Sequence[Finding] = (),
-    slo: Slo | None = None,
-) -> Document:
-    """The whole document; None stands for what does not apply or was not measured."""
     duration_s = run_duration_s(requests, steps)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -75,81 +47,96 @@ def summarize(
         "engine": info.engine,
         "policy": info.policy,
         "complete": info.complete,
-        "config": dict(info.config) | dict(info.workload),
+        "steady": is_steady(info, requests, steps),
+        "config": dict(info.config),
         "trace": {key: info.trace[key] for key in TRACE_KEYS},
-        "counts": _counts(requests, steps, caching=_is_caching(info)),
+        "counts": _counts(info, requests, steps),
         "prefix_cache": _prefix_cache(requests, caching=_can_hit(info)),
         "latency_s": _latency(requests, steps),
         "throughput": _throughput(requests, duration_s),
-        "goodput": _goodput(requests, slo, duration_s),
-        "kv_cache": _kv_cache(info.config, steps),
-        "findings": [finding.to_dict() for finding in findings],
+        "goodput": _goodput(info, requests, steps, duration_s),
+        "kv_cache": _kv_cache(info, steps),
+        "waste": _waste(info, requests, steps),
+        "findings": [finding.to_dict() for finding in find(info, requests, steps)],
         "simulated_s": duration_s if info.source == "simulated" else None,
         "wall_s": info.wall_s,
     }
 
 
-def run_duration_s(
-    requests: Sequence[RequestRecord], steps: Sequence[StepRecord]
-) -> float:
+def run_duration_s(requests: Columns, steps: Columns) -> float:
     """Seconds from the first arrival to the last finish.
 
     While nothing has finished, to the end of the last step.
     """
-    if not requests:
+    if not len(requests):
         return 0.0
-    start = min(r.arrival_ns for r in requests)
-    ends = [r.finished_ns for r in finished(requests) if r.finished_ns is not None]
-    end = max(ends or [s.end_ns for s in steps[-1:]], default=start)
-    return (end - start) / NS_PER_S
+    start = requests["arrival_ns"].min()
+    ends = requests["finished_ns"][is_finished(requests)]
+    last = ends if len(ends) else steps["end_ns"][-1:]
+    return float((last.max() if len(last) else start) - start) / NS_PER_S
 
 
-def _is_caching(info: RunInfo) -> bool:
-    return bool(info.config["enable_prefix_caching"])
+def is_steady(info: RunInfo, requests: Columns, steps: Columns) -> bool | None:
+    """Whether waits settled, so that latencies do not depend on the trace's length.
+
+    None in a closed loop, where no queue grows, for too few requests to tell, and for a
+    run that ended before it could show.
+    """
+    trend = None if info.is_closed_loop else queue_trend(requests, steps)
+    if trend is None or not (trend.is_growing or info.complete):
+        return None
+    return not trend.is_growing
 
 
 def _can_hit(info: RunInfo) -> bool:
     """A trace that does not say which prompts begin alike has no hits to speak of."""
-    return _is_caching(info) and bool(info.trace["has_sharing"])
+    return info.is_caching and bool(info.trace["has_sharing"])
 
 
-def _counts(
-    requests: Sequence[RequestRecord], steps: Sequence[StepRecord], *, caching: bool
-) -> Document:
-    status = [r.status for r in requests]
-    recompute = sum(s.num_preempted_recompute for s in steps)
-    swap = sum(s.num_preempted_swap for s in steps)
+def _counts(info: RunInfo, requests: Columns, steps: Columns) -> Document:
+    statuses = {
+        status.value: int(requests.is_equal("status", status).sum())
+        for status in RequestStatus
+    }
+    # A run that was killed has no rows of requests to which it had not come.
+    statuses["failed"] += info.trace["num_requests"] - len(requests)
+    recompute = steps.total("num_preempted_recompute")
+    swap = steps.total("num_preempted_swap")
     return {
-        **{kind.value: status.count(kind) for kind in RequestStatus},
+        **statuses,
         "preemptions": recompute + swap,
         "recompute_preemptions": recompute,
         "swap_preemptions": swap,
-        "swap_out_blocks": sum(s.num_swap_out_blocks for s in steps),
-        "swap_in_blocks": sum(s.num_swap_in_blocks for s in steps),
-        "copy_on_write": sum(s.num_copy_on_write for s in steps),
-        "evictions": sum(s.num_evictions for s in steps) if caching else None,
+        "swap_out_blocks": steps.total("num_swap_out_blocks"),
+        "swap_in_blocks": steps.total("num_swap_in_blocks"),
+        "copy_on_write": steps.total("num_copy_on_write"),
+        "evictions": steps.total("num_evictions") if info.is_caching else None,
         "offload_store_blocks": None,
         "offload_load_blocks": None,
-        "steps": sum(s.num_steps for s in steps),
+        "steps": steps.total("num_steps"),
     }
 
 
-def _prefix_cache(requests: Sequence[RequestRecord], *, caching: bool) -> Document:
+def _prefix_cache(requests: Columns, *, caching: bool) -> Document:
     if not caching:
         names = ("query_tokens", "hit_tokens", "hit_rate", "recompute_hit_tokens")
         return dict.fromkeys(names)
-    admitted = [r for r in requests if r.first_scheduled_ns is not None]
-    query = sum(r.num_prompt_tokens for r in admitted)
-    hit = sum(r.num_cached_tokens for r in admitted)
+    admitted = ~np.isnan(requests["first_scheduled_ns"])
+    query = _total(requests, "num_prompt_tokens", admitted)
+    hit = _total(requests, "num_cached_tokens", admitted)
     return {
         "query_tokens": query,
         "hit_tokens": hit,
         "hit_rate": hit / query if query else None,
-        "recompute_hit_tokens": sum(r.num_recompute_cached_tokens for r in admitted),
+        "recompute_hit_tokens": requests.total("num_recompute_cached_tokens"),
     }
 
 
-def _latency(requests: Sequence[RequestRecord], steps: Sequence[StepRecord]) -> Document:
+def _total(requests: Columns, name: str, chosen: BoolArray) -> int:
+    return int(requests[name][chosen].sum())
+
+
+def _latency(requests: Columns, steps: Columns) -> Document:
     latency = request_latency(requests)
     return {
         "ttft": summarize_samples(latency.ttft_s),
@@ -164,41 +151,58 @@ def _per_s(amount: int, duration_s: float) -> float | None:
     return amount / duration_s if duration_s > 0 else None
 
 
-def _throughput(requests: Sequence[RequestRecord], duration_s: float) -> Document:
-    done = finished(requests)
-    output = sum(r.num_output_tokens for r in done)
-    prompt = sum(r.num_prompt_tokens for r in done)
+def _throughput(requests: Columns, duration_s: float) -> Document:
+    done = is_finished(requests)
+    output = _total(requests, "num_output_tokens", done)
+    prompt = _total(requests, "num_prompt_tokens", done)
     return {
-        "request_per_s": _per_s(len(done), duration_s),
+        "request_per_s": _per_s(int(done.sum()), duration_s),
         "output_token_per_s": _per_s(output, duration_s),
         "total_token_per_s": _per_s(prompt + output, duration_s),
     }
 
 
 def _goodput(
-    requests: Sequence[RequestRecord], slo: Slo | None, duration_s: float
+    info: RunInfo, requests: Columns, steps: Columns, duration_s: float
 ) -> Document | None:
-    if slo is None:
+    if info.slo is None:
         return None
+    slo = Slo.from_dict(info.slo)
     good = count_good(requests, slo)
+    num_requests = info.trace["num_requests"]
     return {
         "slo": slo.to_dict(),
         "request_per_s": _per_s(good, duration_s),
-        "fraction": good / len(requests) if requests else None,
+        "fraction": good / num_requests if num_requests else None,
+        "conditions": judge_conditions(requests, steps, slo),
     }
 
 
-def _kv_cache(config: Mapping[str, Any], steps: Sequence[StepRecord]) -> Document:
+def _kv_cache(info: RunInfo, steps: Columns) -> Document:
+    config = info.config
     usage = kv_usage(
         steps,
         num_gpu_blocks=config["num_gpu_blocks"],
         block_size=config["block_size"],
+        caching=info.is_caching,
     )
     return {
         "num_gpu_blocks": config["num_gpu_blocks"],
         "num_cpu_blocks": config["num_cpu_blocks"],
         "block_size": config["block_size"],
-        "peak_usage": usage.peak_usage,
-        "mean_usage": usage.mean_usage,
-        "fragmentation": usage.fragmentation,
+        **asdict(usage),
+    }
+
+
+def _waste(info: RunInfo, requests: Columns, steps: Columns) -> Document:
+    shares = time_shares(steps)
+    blocked_s = head_of_line_s(requests, steps, info.config["block_size"])
+    regretted = steps.total("num_regretted_evictions")
+    return {
+        "recomputed_tokens": steps.total("num_recomputed_tokens"),
+        "recompute_time_share": shares.recompute,
+        "swap_time_share": shares.swap,
+        "regretted_evictions": regretted if info.is_caching else None,
+        "head_of_line_s": float(blocked_s.sum()),
+        "head_of_line_requests": int((blocked_s > 0).sum()),
     }

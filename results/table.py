@@ -1,12 +1,17 @@
 """Records as Arrow tables, and their files: equal rows give equal bytes."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
+from results.columns import record_lists
+from results.errors import RunFolderError
+
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 
@@ -32,20 +37,74 @@ def _arrow_field(name: str, hint: Any) -> "pa.Field":
     return pa.field(name, pa.string(), nullable=False)
 
 
+def _arrow_table(record_type: type[Any], columns: Mapping[str, Any]) -> "pa.Table":
+    import pyarrow as pa
+
+    schema = record_schema(record_type)
+    arrays = [
+        pa.array(columns[name], type=schema.field(name).type) for name in schema.names
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
 def write_records(path: Path, record_type: type[Any], records: Sequence[Any]) -> None:
     """Write one row a record as Parquet; the file holds no time of day.
+
+    It is on the disk when this returns.
 
     Raises:
         OSError: The file cannot be written.
     """
+    import pyarrow.parquet as pq
+
+    table = _arrow_table(record_type, record_lists(record_type, records))
+    # Arrow encodes a path as UTF-8, which fails where Python's locale does not.
+    with path.open("wb") as file:
+        pq.write_table(table, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_frame(path: Path, record_type: type[Any]) -> "pd.DataFrame":
+    """The rows of a Parquet file of such records.
+
+    Raises:
+        RunFolderError: It cannot be read, or lacks a column.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = record_schema(record_type)
-    columns = [
-        pa.array([getattr(r, name) for r in records], type=schema.field(name).type)
-        for name in schema.names
-    ]
-    # Arrow encodes a path as UTF-8, which fails where Python's locale does not.
-    with path.open("wb") as file:
-        pq.write_table(pa.Table.from_arrays(columns, schema=schema), file)
+    try:
+        with path.open("rb") as file:
+            # Read ahead by threads of Arrow, a Python file can abort the process at exit.
+            table = pq.read_table(file, use_threads=False, pre_buffer=False)
+            frame = _frame(table)
+    except (OSError, pa.ArrowException) as error:
+        raise RunFolderError(
+            f"{path} cannot be read: {error}; repeat the run that wrote it"
+        ) from error
+    missing = [f.name for f in fields(record_type) if f.name not in frame]
+    if missing:
+        raise RunFolderError(
+            f"{path} has no column {missing[0]}: another version of blockbench wrote it;"
+            " repeat the run, or read it with that version"
+        )
+    return frame
+
+
+def rows_frame(
+    record_type: type[Any], rows: Sequence[Mapping[str, Any]]
+) -> "pd.DataFrame":
+    """Rows with the columns and types that they have when read from Parquet.
+
+    Raises:
+        ValueError, TypeError, OverflowError: A value is not of its column's kind.
+    """
+    names = [field.name for field in fields(record_type)]
+    columns = {name: [row[name] for row in rows] for name in names}
+    return _frame(_arrow_table(record_type, columns))
+
+
+def _frame(table: "pa.Table") -> "pd.DataFrame":
+    frame: pd.DataFrame = table.to_pandas(use_threads=False)
+    return frame

@@ -1,16 +1,17 @@
 """``blockbench run``: replay a trace and say how the KV cache fared."""
 
-import json
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from bench_cli import options
 from bench_cli.exit_code import ExitCode
-from bench_cli.interrupt import one_ctrl_c
+from bench_cli.interrupt import stopped_by_signals
 from bench_cli.options import Engine, Policy
+from bench_cli.run_report import ReportFlags, print_report
 from bench_cli.tables import TableStyle
 from bench_cli.workload import WorkloadFlags, describe_trace, open_workload, run_name
 
@@ -19,31 +20,8 @@ if TYPE_CHECKING:
     from harness.replay import RunResult
     from harness.workload import Workload
     from results.goodput import Slo
-    from results.summary import RunInfo
-
-SPARKLINE_POINTS = 16
-TABLE_SECTIONS = (
-    "source",
-    "trace",
-    "counts",
-    "prefix_cache",
-    "latency_s",
-    "throughput",
-    "goodput",
-    "kv_cache",
-    "simulated_s",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputFlags:
-    """What is printed and saved, and where."""
-
-    slo: "Slo | None" = None
-    as_json: bool = False
-    output: Path | None = None
-    force: bool = False
-    table: TableStyle = TableStyle.RICH
+    from results.run_info import RunInfo
+    from results.store import RunStore
 
 
 def run(
@@ -86,14 +64,10 @@ def run(
     """Replay TRACE and show how full the KV cache got."""
     from bench_cli.quantity import parse_slo
     from harness.config import resolve_config  # brings numpy, which help does not need
+    from results.store import RunStore
 
-    shown = OutputFlags(
-        slo=None if slo is None else parse_slo(slo),
-        as_json=as_json,
-        output=output,
-        force=force,
-        table=table,
-    )
+    limits = None if slo is None else parse_slo(slo)
+    report = ReportFlags(as_json=as_json, table=table)
     timing = WorkloadFlags(
         limit=limit,
         slice=slice_,
@@ -103,7 +77,7 @@ def run(
         max_concurrency=max_concurrency,
         speedup=speedup,
     )
-    refuse_contradictions(timing, shown)
+    refuse_contradictions(timing, output, force=force)
     config = resolve_config(
         model=model,
         gpu=gpu,
@@ -128,12 +102,21 @@ def run(
     workload = open_workload(
         trace, timing, trace_format=trace_format, skip_bad_rows=skip_bad_rows
     )
-    code = replay_and_report(workload, config, timing, shown, check=check)
+    info = run_info(workload, config, timing, limits)  # what is wrong with it shows first
+    with (
+        stopped_by_signals() as is_stopped,
+        RunStore(run_name(workload.name), info, output=output, force=force) as store,
+    ):
+        result = replay_into(store, workload, config, timing, is_stopped, check=check)
+        save_and_print(store, info, result, report)
+    code = exit_code_of_run(result)
     if code:
         raise typer.Exit(code)
 
 
-def refuse_contradictions(timing: WorkloadFlags, shown: OutputFlags) -> None:
+def refuse_contradictions(
+    timing: WorkloadFlags, output: Path | None, *, force: bool
+) -> None:
     """Refuse flags that would have no effect or work against each other.
 
     Raises:
@@ -156,12 +139,14 @@ def refuse_contradictions(timing: WorkloadFlags, shown: OutputFlags) -> None:
             "--seed draws the arrivals of --request-rate; add --request-rate",
         ),
         (
-            shown.force and shown.output is None,
-            "--force replaces the folder that -o names; add -o FOLDER",
+            timing.is_all_at_once
+            and not (timing.burstiness is None and timing.seed is None),
+            "--request-rate inf sends all at once, and leaves --burstiness and --seed"
+            " nothing to draw; leave them out",
         ),
         (
-            shown.as_json and shown.table is not TableStyle.RICH,
-            "--json and --table both claim stdout; give one of them",
+            force and output is None,
+            "--force replaces the folder that -o names; add -o FOLDER",
         ),
     ]
     for contradicts, message in problems:
@@ -169,107 +154,79 @@ def refuse_contradictions(timing: WorkloadFlags, shown: OutputFlags) -> None:
             raise UsageError(message)
 
 
-def replay_and_report(
+def run_info(
     workload: "Workload",
     config: "EngineConfig",
     timing: WorkloadFlags,
-    shown: OutputFlags,
-    *,
-    check: bool,
-) -> ExitCode:
-    """Replay, save, print; a run that could not be saved is printed all the same."""
-    from bench_cli.progress import progress_bar
-    from harness.replay import replay
-    from results.errors import ResultsError
-    from results.store import RunStore
-
-    info = run_info(workload, config, timing)  # what is wrong with it shows first
-    name = run_name(workload.name)
-    with (
-        RunStore(name, output=shown.output, force=shown.force) as store,
-        one_ctrl_c() as no_more_ctrl_c,
-    ):
-        with progress_bar(f"replaying {workload.name}") as on_progress:
-            result = replay(
-                workload,
-                config,
-                max_concurrency=timing.max_concurrency,
-                check=check,
-                on_progress=on_progress,
-            )
-        no_more_ctrl_c()
-        document = summary_of(result, info, shown.slo)
-        try:
-            folder = store.save(document, result.requests, result.steps, trace=info.trace)
-        except ResultsError:
-            print_result(document, result, info, shown)
-            raise
-    print_result(document, result, info, shown, folder)
-    return exit_code_of_run(result)
-
-
-def run_info(
-    workload: "Workload", config: "EngineConfig", timing: WorkloadFlags
+    slo: "Slo | None",
 ) -> "RunInfo":
     """What is known of a simulated run before it begins."""
-    from results.summary import RunInfo
+    from results.run_info import RunInfo
 
     return RunInfo(
         source="simulated",
         engine=Engine.SIM.value,
         policy=config.policy,
-        config=config.to_dict(),
+        config=config.to_dict() | timing.to_dict(),
         trace=describe_trace(workload),
-        workload=timing.to_dict(),
+        slo=None if slo is None else slo.to_dict(),
     )
 
 
-def summary_of(result: "RunResult", info: "RunInfo", slo: "Slo | None") -> dict[str, Any]:
-    """The summary document of a simulated run."""
+def replay_into(
+    store: "RunStore",
+    workload: "Workload",
+    config: "EngineConfig",
+    timing: WorkloadFlags,
+    is_stopped: Callable[[], bool],
+    *,
+    check: bool,
+) -> "RunResult":
+    """Replay with a bar for who watches, and a journal for who pulls the plug."""
+    from bench_cli.progress import progress_bar
+    from harness.replay import replay
+
+    with progress_bar(f"replaying {workload.name}") as on_progress:
+        return replay(
+            workload,
+            config,
+            max_concurrency=timing.max_concurrency,
+            check=check,
+            on_progress=on_progress,
+            journal=store.journal,
+            is_stopped=is_stopped,
+        )
+
+
+def save_and_print(
+    store: "RunStore", info: "RunInfo", result: "RunResult", report: ReportFlags
+) -> None:
+    """Save the run and print it; one that could not be saved is printed all the same."""
+    from results.columns import Columns
+    from results.errors import ResultsError
+    from results.record import RequestRecord, StepRecord
     from results.summary import summarize
 
-    info = replace(info, complete=result.complete, wall_s=result.wall_s)
-    return summarize(info, result.requests, result.steps, result.findings, slo)
-
-
-def print_result(
-    document: dict[str, Any],
-    result: "RunResult",
-    info: "RunInfo",
-    shown: OutputFlags,
-    folder: Path | None = None,
-) -> None:
-    """Print the document, a table or the screen on stdout, and where it was saved."""
-    from bench_cli.console import Screen, print_findings, print_run
-    from bench_cli.tables import flatten, render_table
-    from results.kv_usage import usage_over_time
-
-    saved = f"  saved {folder}" if folder else ""
-    if shown.as_json:
-        typer.echo(json.dumps(document, indent=2, allow_nan=False))
-        typer.echo(saved.strip(), err=True)
-    elif shown.table is not TableStyle.RICH:
-        rows = flatten({key: document[key] for key in TABLE_SECTIONS})
-        typer.echo(render_table(("metric", "value"), rows, shown.table))
-        print_findings(Screen(stderr=True), document["findings"])
-        typer.echo(saved.strip(), err=True)
-    else:
-        screen = Screen()
-        num_gpu_blocks = document["kv_cache"]["num_gpu_blocks"]
-        usage = usage_over_time(
-            result.steps, num_gpu_blocks=num_gpu_blocks, num_points=SPARKLINE_POINTS
-        )
-        print_run(screen, document | {"trace": info.trace}, usage)
-        screen.line(saved, "dim")
+    info = replace(info, outcome=result.outcome, wall_s=result.wall_s)
+    requests = Columns.of(RequestRecord, result.requests)
+    steps = Columns.of(StepRecord, result.steps)
+    document = summarize(info, requests, steps)
+    try:
+        folder = store.save(info, result.requests, result.steps, document)
+    except ResultsError:
+        print_report(document, info, steps, report)
+        raise
+    print_report(document, info, steps, report, said=f"saved {folder}")
 
 
 def exit_code_of_run(result: "RunResult") -> ExitCode:
     """Fine as long as some request finished; findings change nothing."""
-    from results.latency import finished
+    from results.record import RequestStatus
+    from results.run_info import Ending
 
-    if result.interrupted:
+    if result.outcome.ending is Ending.INTERRUPTED:
         return ExitCode.INTERRUPTED
-    if not finished(result.requests):
+    if not any(r.status is RequestStatus.FINISHED for r in result.requests):
         typer.echo(
             "error: no request could finish; the findings say why"
             " (a larger KV cache or shorter requests)",

@@ -16,6 +16,7 @@ class Execution:
         last_step_start_ns: When its last step began; ``start_ns`` if there was only one.
         end_ns: When its last step ended.
         num_steps: Steps done.
+        swap_ns: Part of the first step in which it waited for swaps.
         transfers_done: Copies that ended by then and were not reported before.
     """
 
@@ -24,6 +25,7 @@ class Execution:
     last_step_start_ns: int
     end_ns: int
     num_steps: int = 1
+    swap_ns: int = 0
     transfers_done: list[TransferId] = field(default_factory=list)
 
 

@@ -16,6 +16,7 @@ class _Span:
     step_fs: int
     growth_fs: int
     num_steps: int
+    swap_fs: int
 
     def end_of_step_fs(self, num_steps: int) -> int:
         return self.start_fs + stretch_fs(self.step_fs, self.growth_fs, num_steps)
@@ -67,7 +68,8 @@ class SimulatedExecutor:
             if stop_fs is not None:
                 elapsed_fs = stop_fs - start_fs
                 num_steps = steps_until(step_fs, growth_fs, elapsed_fs, max_steps)
-        self._in_flight.append(_Span(start_fs, step_fs, growth_fs, num_steps))
+        swap_fs = self._step_time.swap_fs(batch.shape)
+        self._in_flight.append(_Span(start_fs, step_fs, growth_fs, num_steps, swap_fs))
 
     def wait(self) -> Execution:
         """Let the oldest batch in flight end; moves the clock to that moment."""
@@ -79,6 +81,7 @@ class SimulatedExecutor:
             last_step_start_ns=span.end_of_step_fs(span.num_steps - 1) // FS_PER_NS,
             end_ns=self.now_ns,
             num_steps=span.num_steps,
+            swap_ns=span.swap_fs // FS_PER_NS,
             transfers_done=self._ended_transfers(),
         )
 

@@ -96,6 +96,19 @@ class Scheduled:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """The first candidate for blocks that did not get them in a call, and waits on.
+
+    Attributes:
+        num_needed_blocks: What it needed.
+        num_room_blocks: What it could have had.
+    """
+
+    num_needed_blocks: int
+    num_room_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Transfer:
     """Blocks copied between GPU and CPU beside the batches, not in front of one.
 
@@ -121,6 +134,8 @@ class Batch:
         preempted_recompute: Requests that lost their blocks.
         preempted_swap: Requests whose blocks moved to the CPU.
         dismissed: Requests that left without finishing.
+        refused: Who kept the waiting queue waiting for want of blocks, and of nothing
+            else.
         transfers: Copies that start with the batch and end on their own.
     """
 
@@ -132,6 +147,7 @@ class Batch:
     preempted_recompute: list[Preempted] = field(default_factory=list)
     preempted_swap: list[Preempted] = field(default_factory=list)
     dismissed: list[Dismissed] = field(default_factory=list)
+    refused: Refused | None = None
     transfers: list[Transfer] = field(default_factory=list)
 
     @property
@@ -183,6 +199,7 @@ class CacheState:
         num_used_blocks: GPU blocks that sequences hold.
         num_used_tokens: Slots of those blocks that hold a token.
         num_cached_blocks: Free GPU blocks whose content could still be reused.
+        num_used_cpu_blocks: CPU blocks that swapped sequences hold.
     """
 
     num_waiting: int
@@ -191,6 +208,7 @@ class CacheState:
     num_used_blocks: int
     num_used_tokens: int
     num_cached_blocks: int
+    num_used_cpu_blocks: int = 0
 
 
 class Scheduler(Protocol):
@@ -230,8 +248,19 @@ class Scheduler(Protocol):
         """GPU blocks that sequences hold."""
 
     @property
+    def num_cached_blocks(self) -> int:
+        """Free GPU blocks whose content could still be reused."""
+
+    @property
     def num_evictions(self) -> int:
         """Cached blocks given up since the run began."""
+
+    @property
+    def num_regretted_evictions(self) -> int:
+        """Of these, how many were allocated again for the same content."""
+
+    def sample_lengths(self) -> dict[int, tuple[int, ...]]:
+        """Tokens that each sample of each unfinished request has, by request id."""
 
     def state(self) -> CacheState:
         """Queues and pool as they are now; costs the length of the running queue."""

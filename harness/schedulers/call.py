@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from allocators.block_hash import PrefixHashes
 from allocators.sequence import SequenceGroup
 from harness.request import Request
-from harness.schedulers.batch import Batch, Dismissal, Dismissed, Scheduled
+from harness.schedulers.batch import Batch, Dismissal, Dismissed, Refused, Scheduled
 from harness.schedulers.budget import Budget
 
 
@@ -42,6 +42,11 @@ class Call:
     swapped_decodes: list[Entry] = field(default_factory=list)
     recomputed: list[Member] = field(default_factory=list)
     swapped_out: list[Member] = field(default_factory=list)
+
+    def refuse(self, num_needed_blocks: int, num_room_blocks: int) -> None:
+        """Note that a candidate waits on for blocks, unless the budget is at its end."""
+        if self.batch.refused is None and self.budget.admits(1, 1):
+            self.batch.refused = Refused(num_needed_blocks, num_room_blocks)
 
     def dismiss(self, member: Member, reason: Dismissal) -> None:
         """Note that a request leaves without finishing."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from allocators.block_space_manager import BlockSpaceManager
 from allocators.sequence import SequenceStatus
-from harness.request import named
 from harness.schedulers.batch import CacheState
 from harness.schedulers.call import Member
+from results.naming import named
 
 
 @dataclass(slots=True)
@@ -43,6 +43,7 @@ def cache_state(manager: BlockSpaceManager, queues: Queues) -> CacheState:
     """Queues and pool as they are now; costs the length of the running queue."""
     gpu = manager.gpu_allocator
     num_used_blocks = gpu.num_blocks - gpu.num_free_blocks
+    cpu = manager.cpu_allocator
     unfilled = {
         manager.block_tables[seq.seq_id].last: -seq.num_tokens % manager.block_size
         for member in queues.running
@@ -55,6 +56,7 @@ def cache_state(manager: BlockSpaceManager, queues: Queues) -> CacheState:
         num_used_blocks=num_used_blocks,
         num_used_tokens=num_used_blocks * manager.block_size - sum(unfilled.values()),
         num_cached_blocks=gpu.num_cached_blocks,
+        num_used_cpu_blocks=cpu.num_blocks - cpu.num_free_blocks,
     )
 
 

@@ -183,6 +183,9 @@ class SchedulerV0:
             elif status is AllocStatus.LATER or not call.budget.admits(
                 num_tokens, group.max_num_running_seqs
             ):
+                if status is AllocStatus.LATER:
+                    num_needed = self.block_manager.num_admission_blocks(group)
+                    call.refuse(num_needed, self.block_manager.num_room_blocks)
                 break
             elif group.is_prefill and len(group.seqs) > 1:
                 self._preemption.dismiss(
@@ -239,6 +242,10 @@ class SchedulerV0:
             member = self.queues.swapped[0]
             group = member.group
             status = self.block_manager.can_swap_in(group)
+            if status is AllocStatus.LATER and not self.enable_chunked_prefill:
+                # In default mode nobody is admitted before those who were swapped out.
+                num_needed = self.block_manager.num_swap_in_blocks(group)
+                call.refuse(num_needed, self.block_manager.num_room_blocks)
             if status is AllocStatus.NEVER:
                 self._preemption.dismiss_swapped(call, self.queues.swapped.popleft())
                 continue
@@ -358,9 +365,26 @@ class SchedulerV0:
         return manager.gpu_allocator.num_blocks - manager.num_free_gpu_blocks
 
     @property
+    def num_cached_blocks(self) -> int:
+        """Free GPU blocks whose content could still be reused."""
+        return self.block_manager.gpu_allocator.num_cached_blocks
+
+    @property
     def num_evictions(self) -> int:
         """Cached GPU blocks given up since the run began."""
         return self.block_manager.gpu_allocator.num_evictions
+
+    @property
+    def num_regretted_evictions(self) -> int:
+        """Of these, how many were allocated again for the same content."""
+        return self.block_manager.gpu_allocator.num_regretted_evictions
+
+    def sample_lengths(self) -> dict[int, tuple[int, ...]]:
+        """Tokens that each sample of each unfinished request has, by request id."""
+        return {
+            request_id: tuple(seq.num_output_tokens for seq in member.group.seqs)
+            for request_id, member in self._members.items()
+        }
 
     def state(self) -> CacheState:
         """Queues and pool as they are now; costs the length of the running queue."""

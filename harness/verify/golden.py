@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.engine import Ending, Engine, Outcome
+from harness.engine import Engine
 from harness.errors import TraceError
 from harness.executors.scripted import ScriptedExecutor
 from harness.schedulers.batch import Batch
@@ -16,6 +16,7 @@ from harness.verify.scenario import (
     read_scenario,
     scheduler_of,
 )
+from results.run_info import Ending, Outcome
 
 STUCK_AFTER_CALLS = 8
 

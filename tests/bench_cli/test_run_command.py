@@ -22,8 +22,8 @@ import results
 from bench_cli.commands.run import run
 from bench_cli.main import main
 from harness.workload import Workload
-from results.findings import Finding
 from results.record import RequestRecord, RequestStatus, StepRecord
+from results.run_info import Ending, Outcome
 from results.table import write_records
 
 CONFIG = {
@@ -35,6 +35,13 @@ CONFIG = {
     "gpu_memory_utilization": 0.9,
     "swap_space": 4.0,
     "block_size": 16,
+    "block_bytes": 2**21,
+    "gpu_memory_gib": 80.0,
+    "watermark": 0.01,
+    "max_model_len": 4096,
+    "max_num_seqs": 256,
+    "max_num_batched_tokens": 4096,
+    "preemption_mode": None,
     "num_gpu_blocks": 100,
     "num_cpu_blocks": 50,
     "enable_prefix_caching": False,
@@ -53,7 +60,7 @@ class Bench:
         trace: A trace of four requests.
         status: How the engine lets each request end.
         interrupted: Whether the user pressed Ctrl-C meanwhile.
-        findings: What the engine found.
+        holders: Who held blocks when nothing could go on any more, if it came to that.
         config: What the library was asked for.
         replayed: The workload and the settings that the engine was given.
     """
@@ -62,7 +69,7 @@ class Bench:
     call: Callable[..., int]
     status: RequestStatus = RequestStatus.FINISHED
     interrupted: bool = False
-    findings: list[Finding] = field(default_factory=list)
+    holders: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     replayed: dict[str, Any] = field(default_factory=dict)
 
@@ -74,15 +81,17 @@ class Bench:
     def replay(self, workload: Workload, config: Any, **settings: Any) -> Any:
         """Serve each request in 4 s, one after another."""
         self.replayed = {"workload": workload, **settings}
-        done = self.status is RequestStatus.FINISHED
         return SimpleNamespace(
             requests=[self._request(i) for i in range(len(workload))],
             steps=[self._step()],
-            findings=self.findings,
-            complete=done and not self.interrupted,
-            interrupted=self.interrupted,
+            outcome=Outcome(ending=self._ending(), holders=self.holders),
             wall_s=0.25,
         )
+
+    def _ending(self) -> Ending:
+        if self.holders:
+            return Ending.STUCK
+        return Ending.INTERRUPTED if self.interrupted else Ending.COMPLETE
 
     def _request(self, number: int) -> RequestRecord:
         begin = number * 4 * S
@@ -227,17 +236,12 @@ def test_findings_change_no_exit_code(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A run with a finding is still fine; the finding carries its remedy."""
-    finding = Finding(
-        code="swap-short",
-        severity="warning",
-        message="too small",
-        advice="--swap-space 6",
-    )
-    bench.findings = [finding]
+    bench.holders = "2 waiting (#3, #4)"
 
     assert bench.call() == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[lines.index("! too small") + 1].strip() == "-> --swap-space 6"
+    found = lines.index("x nothing could progress: 2 waiting (#3, #4)")
+    assert lines[found + 1].strip().startswith("-> give the pool more blocks")
 
 
 def test_nothing_finished_exits_4(
@@ -279,7 +283,8 @@ def test_more_ctrl_c_does_not_lose_the_run(
     bench.interrupted = True
 
     assert bench.call() == 130
-    assert len(list(Path(".blockbench/runs").iterdir())) == 1
+    (folder,) = Path(".blockbench/runs").iterdir()
+    assert results.load(folder).state is Ending.INTERRUPTED
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -471,7 +476,8 @@ def test_bad_rows_stop_a_run_unless_skipped(
         (["--slo", "ttft=1s,ttft=2s"], "twice"),
         (["--slo", "latency=1s"], "ttft, tpot, itl, e2e"),
         (["--slo", "ttft"], "ttft=2s"),
-        (["--slo", "ttft_p99=1s"], "whole run"),
+        (["--slo", "ttft_p101=1s"], "of the whole run"),
+        (["--slo", "queue=1s"], "of a single request"),
         (["--slice", "3"], "A:B"),
         (["--slice", "3:3"], "holds no request"),
         (["--slice", "90:"], "slice 90: selects none of the trace's 4 requests"),
@@ -513,7 +519,7 @@ def real_run(tmp_path: Path, name: str, *args: str) -> tuple[int, Path]:
 
 
 def test_equal_runs_leave_equal_folders(tmp_path: Path) -> None:
-    """Two runs of one trace differ in created_at and wall_s and in nothing else."""
+    """Two runs of one trace differ in when they ran and how long, and in nothing else."""
     tight = ["--num-gpu-blocks-override", "900", "--max-model-len", "8192"]
     tight += ["--speedup", "8", "--enable-prefix-caching", "--check", "--limit", "200"]
     folders = [real_run(tmp_path, name, *tight)[1] for name in ("a", "b")]
@@ -528,7 +534,8 @@ def test_equal_runs_leave_equal_folders(tmp_path: Path) -> None:
     one, two = (json.loads((folder / "run.json").read_text()) for folder in folders)
     assert one["summary"]["counts"]["preemptions"] > 0
     for run_ in (one, two):
-        del run_["created_at"], run_["summary"]["wall_s"]
+        del run_["created_at"], run_["history"]
+        del run_["wall_s"], run_["summary"]["wall_s"]
     assert one == two
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from allocators.block_space_manager import BlockSpaceManager
 from harness.arrivals import MaxConcurrency, OpenLoop
-from harness.engine import Ending, Engine, Outcome
+from harness.engine import Engine
 from harness.executors.executor import Execution
 from harness.executors.scripted import ScriptedExecutor
 from harness.executors.simulated import SimulatedExecutor
@@ -28,7 +28,10 @@ from harness.schedulers.scheduler_v0 import SchedulerV0
 from harness.verify.rows_v0 import RowRecorderV0
 from harness.workload import Workload
 from profiles.step_time import FS_PER_NS, BatchShape
+from results.columns import Columns
 from results.kv_usage import kv_usage
+from results.record import StepRecord
+from results.run_info import Ending, Outcome
 
 
 class LinearStepTime:
@@ -42,6 +45,9 @@ class LinearStepTime:
 
     def growth_fs(self, shape: BatchShape) -> int:
         return shape.num_decode_seqs * 1_234_567
+
+    def swap_fs(self, shape: BatchShape) -> int:
+        return shape.num_swap_blocks * 40 * FS_PER_NS
 
 
 class Both:
@@ -116,7 +122,7 @@ def run(
     if chosen["max_concurrency"]:
         source = MaxConcurrency(source, chosen["max_concurrency"])
     scheduler = SchedulerV0(BlockSpaceManager(*chosen["pool"]), **chosen["knobs"])
-    recorder = Recorder(scheduler)
+    recorder = Recorder(scheduler, block_size=chosen["pool"][0])
     rows = RowRecorderV0(scheduler)
     engine = Engine(
         source,
@@ -370,15 +376,15 @@ def test_records_of_the_cache_do_not_depend_on_repeating() -> None:
     made = [
         Request(
             request_id=i,
-            arrival_ns=20_000 * i,
-            prompt=((i % 3, 40),),
+            arrival_ns=60_000 * i,
+            prompt=((i % 6, 40),),
             num_prompt_tokens=40,
             outputs=((1000 + 2 * i, 60), (1001 + 2 * i, 33)),
         )
         for i in range(12)
     ]
     chosen = {
-        "pool": (4, 90, 200, 0.01, True),
+        "pool": (4, 60, 200, 0.01, True),
         "knobs": {
             "max_num_seqs": 16,
             "max_num_batched_tokens": 512,
@@ -390,17 +396,19 @@ def test_records_of_the_cache_do_not_depend_on_repeating() -> None:
     _, _, repeated, scheduler = run(made, chosen, can_repeat=True)
     _, _, single, _ = run(made, chosen, can_repeat=False)
 
-    def num_evictions(recorder: Recorder) -> int:
-        return sum(step.num_evictions for step in recorder.steps)
-
     gpu = scheduler.block_manager.gpu_allocator
-    assert num_evictions(repeated) == num_evictions(single) == gpu.num_evictions > 0
+    for name in ("num_evictions", "num_regretted_evictions"):
+        totals = [sum(getattr(s, name) for s in r.steps) for r in (repeated, single)]
+        assert totals == [getattr(gpu, name)] * 2
+        assert totals[0] > 0
     ends = {step.end_ns: step for step in single.steps}
     for stretch in repeated.steps:
         last = ends[stretch.end_ns]
         assert stretch.num_used_blocks_end == last.num_used_blocks_end
+        assert stretch.num_cached_blocks_end == last.num_cached_blocks_end
     for recorder in (repeated, single):
-        usage = kv_usage(recorder.steps, num_gpu_blocks=90, block_size=4)
+        steps = Columns.of(StepRecord, recorder.steps)
+        usage = kv_usage(steps, num_gpu_blocks=60, block_size=4, caching=True)
         assert usage.fragmentation is not None
         assert 0 < usage.fragmentation < 0.5
 

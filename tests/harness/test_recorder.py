@@ -20,7 +20,11 @@ class StillScheduler:
     """Has the same state at all times."""
 
     num_used_blocks = 5
-    num_evictions = 0
+    num_cached_blocks = 0
+    num_evictions = num_regretted_evictions = 0
+
+    def sample_lengths(self) -> dict[int, tuple[int, ...]]:
+        return {}
 
     def state(self) -> CacheState:
         return STATE
@@ -28,7 +32,7 @@ class StillScheduler:
 
 def recorder() -> Recorder:
     """Return a recorder of a scheduler that stands still."""
-    return Recorder(StillScheduler())  # type: ignore[arg-type]
+    return Recorder(StillScheduler(), block_size=16)  # type: ignore[arg-type]
 
 
 def request(request_id: int = 0, n: int = 1) -> Request:

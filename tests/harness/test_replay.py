@@ -1,5 +1,6 @@
 """Tests for :mod:`harness.replay`: whole runs, their records and findings."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from harness.replay import RunResult, replay
 from harness.request import Request
 from harness.traces import open_trace
 from harness.workload import Workload
-from results.record import RequestStatus
+from results.columns import Columns
+from results.findings import Finding, find
+from results.record import RequestRecord, RequestStatus, StepRecord
+from results.run_info import Ending, RunInfo
 
 CHAT = Path(__file__).resolve().parents[2] / "examples" / "chat_1000.jsonl"
 
@@ -37,9 +41,27 @@ def workload(*shapes: tuple[int, list[int]], gap_ns: int = 0) -> Workload:
     return Workload.from_requests(requests)
 
 
-def codes(result: RunResult) -> list[str]:
-    """Codes of the findings."""
-    return [finding.code for finding in result.findings]
+def run(
+    workload: Workload, chosen: EngineConfig, **settings: Any
+) -> tuple[RunResult, dict[str, Finding]]:
+    """Replay; the findings by code."""
+    result = replay(workload, chosen, **settings)
+    info = RunInfo(
+        source="simulated",
+        engine="sim",
+        policy=chosen.policy,
+        config=chosen.to_dict() | {"max_concurrency": settings.get("max_concurrency")},
+        trace={"num_requests": len(workload), "has_sharing": workload.has_sharing},
+        outcome=result.outcome,
+    )
+    requests = Columns.of(RequestRecord, result.requests)
+    steps = Columns.of(StepRecord, result.steps)
+    return result, {f.code: f for f in find(info, requests, steps)}
+
+
+def is_complete(result: RunResult) -> bool:
+    """Every request left in its own way."""
+    return result.outcome.ending is Ending.COMPLETE
 
 
 def statuses(result: RunResult) -> list[RequestStatus]:
@@ -54,7 +76,7 @@ def test_every_request_is_accounted_for() -> None:
     small = config(enable_prefix_caching=True, num_gpu_blocks_override=1500)
     result = replay(trace, small, check=True)
 
-    assert result.complete
+    assert is_complete(result)
     assert set(statuses(result)) == {RequestStatus.FINISHED}
     assert [r.num_output_tokens for r in result.requests] == trace.output_tokens.tolist()
     assert [r.num_prompt_tokens for r in result.requests] == trace.input_tokens.tolist()
@@ -108,22 +130,24 @@ def test_one_request_takes_as_long_as_its_steps() -> None:
 
 def test_request_larger_than_the_pool_is_a_finding() -> None:
     """It is rejected with its figures, and the other request finishes."""
-    result = replay(workload((176, [4]), (16, [4])), config(num_gpu_blocks_override=10))
+    result, found = run(
+        workload((176, [4]), (16, [4])), config(num_gpu_blocks_override=10)
+    )
 
     assert statuses(result) == [RequestStatus.REJECTED, RequestStatus.FINISHED]
-    finding = next(f for f in result.findings if f.code == "exceeds_kv_capacity")
+    finding = found["exceeds_kv_capacity"]
     assert "needs 11 blocks" in finding.message
     assert "the pool has 10" in finding.message
 
 
 def test_request_that_outgrows_the_pool_is_aborted_with_its_tokens() -> None:
     """It ran, so it is not rejected; the finding speaks of the length it came to."""
-    result = replay(workload((100, [200])), config(num_gpu_blocks_override=8))
+    result, found = run(workload((100, [200])), config(num_gpu_blocks_override=8))
 
     (record,) = result.requests
     assert record.status is RequestStatus.ABORTED
     assert record.num_output_tokens == 29
-    finding = next(f for f in result.findings if f.code == "exceeds_kv_capacity")
+    finding = found["exceeds_kv_capacity"]
     assert "came to 129 tokens and needs 9 blocks" in finding.message
 
 
@@ -134,11 +158,11 @@ def test_prompt_longer_than_the_model_is_refused_at_the_door(chunked: bool) -> N
         max_model_len=1000, enable_chunked_prefill=chunked, max_num_batched_tokens=1000
     )
 
-    result = replay(workload((5000, [3]), (1000, [3]), (10, [3])), small)
+    result, found = run(workload((5000, [3]), (1000, [3]), (10, [3])), small)
 
     assert statuses(result)[0] is RequestStatus.REJECTED
     assert statuses(result)[1:] == [RequestStatus.FINISHED] * 2
-    assert "prompt_too_long" in codes(result)
+    assert "prompt_too_long" in found
 
 
 def test_recomputed_tokens_are_those_computed_before() -> None:
@@ -149,6 +173,7 @@ def test_recomputed_tokens_are_those_computed_before() -> None:
     num_preemptions = sum(record.num_preemptions for record in result.requests)
     num_again = sum(record.num_recomputed_tokens for record in result.requests)
     assert num_preemptions > 0
+    assert sum(step.num_recomputed_tokens for step in result.steps) == num_again
     # a recomputing prefill also computes the newest token, which no step had computed
     assert computed == 60 + 60 + num_again + num_preemptions
 
@@ -158,10 +183,10 @@ def test_swap_space_that_is_short_is_sized_from_the_largest_group() -> None:
     shape = (30, [600] * 50)
     small = config(num_gpu_blocks_override=500, swap_space=0.5)
 
-    result = replay(workload(shape, (30, [5])), small)
+    result, found = run(workload(shape, (30, [5])), small)
 
     assert RequestStatus.ABORTED in statuses(result)
-    finding = next(f for f in result.findings if f.code == "swap_space_short")
+    finding = found["swap_space_short"]
     # (30 + 600) / 16 = 40 blocks a sample, the first shared: 1 + 50 * 39 of 2 MiB each
     assert "1,951 blocks, 3.8 GiB" in finding.message
     assert finding.advice.startswith("at least --swap-space 4")
@@ -172,20 +197,20 @@ def test_single_samples_never_ask_for_swap_space() -> None:
     shapes = [(30, [600])] * 20
     small = config(num_gpu_blocks_override=100, swap_space=0)
 
-    result = replay(workload(*shapes), small)
+    result, found = run(workload(*shapes), small)
 
-    assert result.complete
+    assert is_complete(result)
     assert sum(r.num_preemptions for r in result.requests) > 0
-    assert "swap_space_short" not in codes(result)
+    assert "swap_space_short" not in found
 
 
 def test_run_that_cannot_progress_ends_and_names_who_waits() -> None:
     """A request for more samples than a step may hold ends the run, not hangs it."""
-    result = replay(workload((10, [5] * 8), (10, [5])), config(max_num_seqs=4))
+    result, found = run(workload((10, [5] * 8), (10, [5])), config(max_num_seqs=4))
 
-    assert not result.complete
+    assert not is_complete(result)
     assert statuses(result) == [RequestStatus.FAILED, RequestStatus.FAILED]
-    finding = next(f for f in result.findings if f.code == "no_progress")
+    finding = found["no_progress"]
     assert "2 waiting (#0, #1)" in finding.message
 
 
@@ -216,10 +241,10 @@ def test_requests_that_only_preempt_each_other_end_the_run() -> None:
         watermark=0.0,
     )
 
-    result = replay(workload((128, [4])), small)
+    result, found = run(workload((128, [4])), small)
 
-    assert not result.complete
-    assert "no_progress" in codes(result)
+    assert not is_complete(result)
+    assert "no_progress" in found
 
 
 def test_step_over_the_budget_ends_the_run_where_vllm_dies() -> None:
@@ -228,20 +253,20 @@ def test_step_over_the_budget_ends_the_run_where_vllm_dies() -> None:
         enable_chunked_prefill=True, max_num_batched_tokens=16, max_num_seqs=16
     )
 
-    result = replay(workload((4, [100] * 8), (100, [4]), gap_ns=20_000_000), small)
+    result, found = run(workload((4, [100] * 8), (100, [4]), gap_ns=20_000_000), small)
 
-    assert not result.complete
-    assert "vllm_would_die" in codes(result)
-    assert "blocks_lost" not in codes(result)
+    assert not is_complete(result)
+    assert "vllm_would_die" in found
+    assert "blocks_lost" not in found
     assert {r.reason for r in result.requests} == {"the engine died: vllm_assertion"}
 
 
 def test_outputs_cut_at_the_model_length_are_counted() -> None:
     """A request that reaches max_model_len ends there, and its tokens say so."""
-    result = replay(workload((60, [100])), config(max_model_len=64))
+    result, found = run(workload((60, [100])), config(max_model_len=64))
 
     assert result.requests[0].num_output_tokens == 4
-    assert "outputs_cut" in codes(result)
+    assert "outputs_cut" in found
 
 
 def test_hits_count_once_and_recomputation_apart() -> None:
@@ -311,7 +336,7 @@ def test_closed_loop_keeps_so_many_outstanding() -> None:
     """With a concurrency of two, never more than two requests are in the engine."""
     result = replay(workload(*[(50, [20])] * 9), config(), max_concurrency=2)
 
-    assert result.complete
+    assert is_complete(result)
     most = max(s.num_running + s.num_waiting + s.num_swapped for s in result.steps)
     assert most == 2
 
@@ -321,13 +346,13 @@ def test_arrivals_faster_than_service_are_a_finding(gap_ns: int, is_over: bool) 
     """A queue that drains long after the last arrival says so; a light load does not."""
     shapes = [(4000, [90])] * (700 if is_over else 10)
 
-    result = replay(
+    result, found = run(
         workload(*shapes, gap_ns=gap_ns),
         config(num_gpu_blocks_override=600, max_model_len=8192),
     )
 
-    assert result.complete
-    assert ("overloaded" in codes(result)) == is_over
+    assert is_complete(result)
+    assert ("overloaded" in found) == is_over
 
 
 def test_progress_is_told_as_requests_leave() -> None:
@@ -362,6 +387,56 @@ def test_real_traces_finish(
 
     result = replay(trace, config(enable_prefix_caching=True, **limits))
 
-    assert result.complete
+    assert is_complete(result)
     assert len(result.requests) == num_requests
     assert set(statuses(result)) == {RequestStatus.FINISHED}
+
+
+class Pages:
+    """A journal in memory: what each request's row was last, and all steps."""
+
+    def __init__(self) -> None:
+        self.requests: dict[int, dict[str, Any]] = {}
+        self.steps: list[dict[str, Any]] = []
+        self.num_entries = 0
+
+    def append(
+        self, requests: Sequence[RequestRecord], steps: Sequence[StepRecord]
+    ) -> None:
+        self.requests |= {r.request_id: asdict(r) for r in requests}
+        self.steps += [asdict(s) for s in steps]
+        self.num_entries += 1
+
+
+def test_journal_ends_with_the_rows_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries made after each turn add up to the records, request by request."""
+    monkeypatch.setattr("harness.replay.JOURNAL_PERIOD_S", 0.0)
+    pages = Pages()
+    small = config(num_gpu_blocks_override=700, enable_prefix_caching=True)
+
+    result = replay(open_trace(CHAT), small, journal=pages)
+
+    assert pages.num_entries > len(result.steps)
+    assert [pages.requests[r.request_id] for r in result.requests] == [
+        asdict(r) for r in result.requests
+    ]
+    assert pages.steps == [asdict(s) for s in result.steps]
+
+
+def test_run_that_is_stopped_keeps_what_it_has() -> None:
+    """Asked to stop, it ends after the turn; every request has a row with the tokens."""
+    turns = iter(range(10_000))
+
+    result = replay(
+        open_trace(CHAT), config(), journal=Pages(), is_stopped=lambda: next(turns) > 200
+    )
+
+    assert result.outcome.ending is Ending.INTERRUPTED
+    assert len(result.requests) == 1000
+    unfinished = [r for r in result.requests if r.status is RequestStatus.FAILED]
+    running = [r for r in unfinished if r.first_token_ns is not None]
+    assert {r.reason for r in running} == {"interrupted"}
+    assert all(0 < r.num_output_tokens < r.num_requested_tokens for r in running)
+    begun = [r for r in result.requests if r.first_token_ns is not None]
+    decoded = sum(s.num_decode_seqs * s.num_steps for s in result.steps)
+    assert sum(r.num_output_tokens for r in begun) == decoded + sum(r.n for r in begun)

@@ -1,4 +1,4 @@
-"""What a run taught about its configuration: sentences with a remedy, not numbers."""
+"""One thing that a run taught about its configuration: a sentence with a remedy."""
 
 from dataclasses import asdict, dataclass
 from typing import Literal

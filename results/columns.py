@@ -1,0 +1,72 @@
+"""Records by column, the same whether they come from memory or from a stored run."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+
+class Columns:
+    """Columns by name, each turned into an array when first asked for.
+
+    Every statistic is computed from these, so the rows of a run that has just ended and
+    the DataFrames of :func:`results.load` give the same figures to the last bit.
+
+    Args:
+        table: What gives a column for its name: lists, or a pandas DataFrame.
+        num_rows: Length of each column.
+    """
+
+    def __init__(self, table: Any, num_rows: int) -> None:
+        self._table = table
+        self._num_rows = num_rows
+        self._floats: dict[str, FloatArray] = {}
+
+    @classmethod
+    def of(cls, record_type: type[Any], records: Sequence[object]) -> "Columns":
+        """The columns of records, one an attribute."""
+        return cls(record_lists(record_type, records), len(records))
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    def __getitem__(self, name: str) -> FloatArray:
+        """A column of numbers, ``(num_rows,)``, NaN where a value is missing.
+
+        Whole numbers stay exact up to 2**53, which is 104 days of nanoseconds.
+        """
+        if name not in self._floats:
+            self._floats[name] = np.asarray(self._table[name], dtype=np.float64)
+        return self._floats[name]
+
+    def is_equal(self, name: str, value: str) -> BoolArray:
+        """Where a column of words holds this one, ``(num_rows,)``."""
+        words = np.asarray(self._table[name], dtype=object)
+        equal: BoolArray = np.asarray(words == value, dtype=np.bool_)
+        return equal
+
+    def words(self, name: str) -> list[str]:
+        """A column of words."""
+        return [str(word) for word in self._table[name]]
+
+    def flat(self, name: str) -> FloatArray:
+        """All numbers of a column of lists, row after row."""
+        numbers = [number for row in self._table[name] for number in row]
+        return np.array(numbers, dtype=np.float64)
+
+    def total(self, name: str) -> int:
+        """Sum of a column of whole numbers."""
+        return int(self[name].sum())
+
+
+def record_lists(record_type: type[Any], records: Iterable[object]) -> dict[str, Any]:
+    """The attributes of records as lists, by name, in the order of the class."""
+    rows = list(records)
+    names = [field.name for field in fields(record_type)]
+    return {name: list(map(attrgetter(name), rows)) for name in names}

@@ -1,0 +1,155 @@
+"""Requests that were refused or given up, and what would have let them through."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from results.columns import BoolArray, FloatArray
+from results.findings.finding import Finding, Severity
+from results.findings.run_view import RunView
+from results.record import RequestStatus
+
+FindingsOfReason = Callable[[RunView, BoolArray], list[Finding]]
+
+
+def find_dismissed(run: RunView) -> list[Finding]:
+    """One finding for each reason for which requests left without finishing."""
+    found = []
+    for reason, finding in _FINDINGS.items():
+        chosen = _dismissed_for(run, reason)
+        if chosen.any():
+            found += finding(run, chosen)
+    return found
+
+
+def _dismissed_for(run: RunView, reason: str) -> BoolArray:
+    requests = run.requests
+    left = requests.is_equal("status", RequestStatus.REJECTED)
+    left |= requests.is_equal("status", RequestStatus.ABORTED)
+    return left & requests.is_equal("reason", reason)
+
+
+def _lengths(run: RunView) -> FloatArray:
+    """Tokens that the longest sequence of each request came to."""
+    return run.requests["num_prompt_tokens"] + run.requests["max_sample_tokens"]
+
+
+def _exceeds_capacity(run: RunView, chosen: BoolArray) -> list[Finding]:
+    """Requests larger than the pool, apart from those that only the watermark stops."""
+    blocks = np.ceil(_lengths(run) / run.block_size)
+    in_band = chosen & (blocks <= run.num_gpu_blocks)
+    found = []
+    if (chosen & ~in_band).any():
+        found.append(_larger_than_pool(run, chosen & ~in_band))
+    if in_band.any():
+        found.append(_watermark_band(run, in_band, int(blocks[in_band].max())))
+    return found
+
+
+def _larger_than_pool(run: RunView, chosen: BoolArray) -> Finding:
+    longest = int(_lengths(run)[chosen].max())
+    needed = -(-longest // run.block_size) + run.num_watermark_blocks
+    return Finding(
+        code="exceeds_kv_capacity",
+        severity="warning",
+        message=f"{run.named(chosen)} did not fit into the pool, or no longer: the"
+        f" longest came to {longest:,} tokens and needs {needed:,} blocks with the"
+        f" watermark, {run.gib(needed):.1f} GiB; the pool has {run.num_gpu_blocks:,}",
+        advice="raise --gpu-memory-utilization or --tensor-parallel-size, or send such"
+        " requests elsewhere",
+    )
+
+
+def _watermark_band(run: RunView, chosen: BoolArray, needed: int) -> Finding:
+    spare = run.num_gpu_blocks - needed
+    lower = math.floor(spare / run.num_gpu_blocks * 10_000) / 10_000
+    return Finding(
+        code="watermark_band",
+        severity="warning",
+        message=f"{run.named(chosen)} would fit into the {run.num_gpu_blocks:,} blocks"
+        f" of the pool but for the {run.num_watermark_blocks:,} that the watermark keeps"
+        f" free: the largest needs {needed:,}",
+        advice=f"--watermark {lower:g} or less would admit them; where vLLM has no such"
+        f" option, {needed + run.num_watermark_blocks:,} blocks would",
+    )
+
+
+def _swap_space_short(run: RunView, chosen: BoolArray) -> list[Finding]:
+    """Name the swap space that holds the largest group at its full length."""
+    demand = int(run.requests["num_demand_blocks"][chosen].max())
+    gib = math.ceil(run.gib(demand))
+    held = math.floor(run.gib(run.num_cpu_blocks))
+    return [
+        Finding(
+            code="swap_space_short",
+            severity="error",
+            message=f"{run.named(chosen)} had to make room and the"
+            f" {run.num_cpu_blocks:,} CPU blocks had none for them; vLLM's engine ends"
+            f" there. The largest alone needs {demand:,} blocks, {run.gib(demand):.1f}"
+            " GiB",
+            advice=f"at least --swap-space {max(gib, held + 1)}, and no"
+            " --num-cpu-blocks-override",
+        )
+    ]
+
+
+def _sentence(
+    code: str, severity: Severity, message: str, advice: str
+) -> FindingsOfReason:
+    """What makes a finding of a reason that one sentence explains."""
+
+    def finding(run: RunView, chosen: BoolArray) -> list[Finding]:
+        longest = int(_lengths(run)[chosen].max())
+        return [
+            Finding(
+                code=code,
+                severity=severity,
+                message=f"{run.named(chosen)} {message}",
+                advice=advice.format(longest=longest),
+            )
+        ]
+
+    return finding
+
+
+_FINDINGS: dict[str, FindingsOfReason] = {
+    "prompt_too_long": _sentence(
+        "prompt_too_long",
+        "warning",
+        "with prompts longer than max_model_len were refused",
+        "the longest has {longest:,} tokens; raise --max-model-len if the model allows"
+        " it",
+    ),
+    "too_long_for_a_step": _sentence(
+        "too_long_for_a_step",
+        "error",
+        "came to more tokens than a step may have, and were ended when they were to be"
+        " recomputed",
+        "the longest came to {longest:,} tokens; raise --max-num-batched-tokens or use"
+        " --enable-chunked-prefill",
+    ),
+    "exceeds_kv_capacity": _exceeds_capacity,
+    "swap_in_never": _sentence(
+        "swap_in_never",
+        "error",
+        "swapped out and too large ever to come back; vLLM ends them without a result",
+        "a larger pool, or a smaller n",
+    ),
+    "no_cpu_blocks": _swap_space_short,
+    "recompute_several": _sentence(
+        "recompute_several",
+        "error",
+        "had several samples running when they were to be recomputed; vLLM's engine ends"
+        " there",
+        "leave --preemption-mode out, so that groups with n > 1 are swapped",
+    ),
+    "recompute_first": _sentence(
+        "recompute_first_sample",
+        "error",
+        "had to recompute their first sample after others had finished; vLLM's engine"
+        " ends there",
+        "--preemption-mode swap",
+    ),
+}
+"""Findings by the reason in a request's row."""

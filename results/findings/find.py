@@ -1,0 +1,45 @@
+"""All findings of a run."""
+
+from collections.abc import Callable
+
+from results.columns import Columns
+from results.findings.decode import find_decode
+from results.findings.dismissed import find_dismissed
+from results.findings.ending import find_ending
+from results.findings.finding import Finding
+from results.findings.prefix_cache import find_prefix_cache
+from results.findings.pressure import find_pressure
+from results.findings.queue import find_queue
+from results.findings.run_view import RunView
+from results.findings.sizing import find_sizing
+from results.findings.spoiled_text import find_spoiled_text
+from results.run_info import RunInfo
+
+RULES: tuple[Callable[[RunView], list[Finding]], ...] = (
+    find_ending,
+    find_dismissed,
+    find_queue,
+    find_pressure,
+    find_sizing,
+    find_prefix_cache,
+    find_spoiled_text,
+    find_decode,
+)
+"""What looks for findings, in the order in which they are shown."""
+
+_RANK = {"error": 0, "warning": 1, "info": 2}
+
+
+def find(info: RunInfo, requests: Columns, steps: Columns) -> list[Finding]:
+    """The findings of a run, what cost requests first.
+
+    The same rows give the same findings, today or from a run that was stored.
+
+    Args:
+        info: What is known besides the rows.
+        requests: Columns of ``RequestRecord``.
+        steps: Columns of ``StepRecord``, in time order.
+    """
+    run = RunView(info, requests, steps)
+    found = [finding for rule in RULES for finding in rule(run)]
+    return sorted(found, key=lambda finding: _RANK[finding.severity])

@@ -1,0 +1,95 @@
+"""What would have fitted: fewer sequences in this pool, or all in a larger one."""
+
+import math
+
+import numpy as np
+
+from results.findings.run_view import RunView, percent
+
+MOST_OF_LIFE = 0.75
+"""Part of its output. Sequences have half on average, and are not all alike."""
+
+MAX_GROWTH = 8
+"""Times the pool there was. More is not a matter of size, but of load."""
+
+
+def fitting_seqs(run: RunView, part: float) -> int:
+    """Sequences of this traffic that the pool holds when each has so much output.
+
+    Requests weigh as long as they run, so long ones count more. What requests share is
+    not subtracted. 0 if no request ran, or none fits.
+
+    Args:
+        run: Its rows.
+        part: Of the output: 1 at full length, 0.5 as it is on average.
+    """
+    rows, ran = run.requests, run.is_admitted
+    if not ran.any():
+        return 0
+    n, output = rows["n"][ran], rows["num_requested_tokens"][ran]
+    held = rows["num_demand_blocks"][ran] - (1 - part) * output / run.block_size
+    weight = output / n
+    blocks_per_seq = float((weight * held).sum()) / max(float((weight * n).sum()), 1.0)
+    # A group grows only while there is a free block for each of its sequences.
+    room = run.num_gpu_blocks - float(n.max())
+    return max(0, int(room / blocks_per_seq)) if blocks_per_seq > 0 else 0
+
+
+def num_blocks_for_all(run: RunView) -> int:
+    """Blocks with which nobody had waited for any, nor lost them again.
+
+    They hold at full length all admitted requests that were there at once, or the largest
+    that ``max_num_seqs`` lets run. What requests share is not subtracted.
+    """
+    rows, ran = run.requests, run.is_admitted
+    if not ran.any():
+        return 0
+    n, demand = rows["n"][ran], rows["num_demand_blocks"][ran]
+    left = np.nan_to_num(rows["finished_ns"][ran], nan=np.inf)
+    order = np.argsort(np.concatenate((left, rows["arrival_ns"][ran])), kind="stable")
+    present = np.cumsum(np.concatenate((-demand, demand))[order]).max()
+    largest = np.argsort(-demand / n)
+    can_run = np.cumsum(n[largest]) <= (run.knob("max_num_seqs") or np.inf)
+    at_once = max(demand[largest][can_run].sum(), demand.max())
+    most = float(min(present, at_once) + n.max())
+    return math.ceil(most / (1 - float(run.info.config["watermark"])))
+
+
+def more_blocks(run: RunView) -> str:
+    """The size of a larger pool, as a remedy."""
+    num_blocks = num_blocks_for_all(run)
+    if num_blocks > MAX_GROWTH * run.num_gpu_blocks:
+        return "a larger pool, by --tensor-parallel-size or a larger GPU"
+    more = run.gib(max(0, num_blocks - run.num_gpu_blocks))
+    return (
+        f"{num_blocks:,} blocks, {more:.1f} GiB more on each GPU, enough for all that"
+        " could have run at once"
+    )
+
+
+def fewer_or_more(run: RunView, part: float) -> str:
+    """Both ways out: no more sequences than fit, or blocks for all of them.
+
+    Args:
+        run: Its rows.
+        part: Of their output, with which sequences have to fit.
+    """
+    fewer = fewer_seqs(run, part)
+    if not fewer:
+        return more_blocks(run)
+    return f"{fewer}, at the price of a longer queue; or {more_blocks(run)}"
+
+
+def fewer_seqs(run: RunView, part: float) -> str:
+    """As many sequences as fit, as a remedy; "" where that limits nothing or too much."""
+    num_seqs = fitting_seqs(run, part)
+    largest = int(run.requests["n"].max(initial=1))
+    if not largest <= num_seqs < (run.knob("max_num_seqs") or math.inf):
+        return ""
+    return f"--max-num-seqs {num_seqs}, {as_many_as_fit(part)}"
+
+
+def as_many_as_fit(part: float) -> str:
+    """What :func:`fitting_seqs` counts, in words."""
+    length = "at full length" if part == 1 else f"with {percent(part)} of their output"
+    return f"as many as the pool holds {length}"

@@ -1,0 +1,64 @@
+"""Whether the queue settled, or grew for as long as requests came."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from results.columns import Columns, FloatArray
+from results.statistics import NS_PER_S
+
+NUM_PARTS = 4
+MIN_REQUESTS = 20
+"""Fewer say nothing about a trend."""
+
+MIN_WAIT_S = 1.0
+"""A shorter wait at the end of the trace harms nobody."""
+
+MIN_GROWTH = 0.1
+"""Wait at the end, per second of arrivals: requests come 10 % faster than they leave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueTrend:
+    """How long requests waited for their first batch, in the order of their arrival.
+
+    Attributes:
+        span_s: Seconds between the first and the last arrival.
+        wait_s: Mean wait of each quarter of the requests.
+    """
+
+    span_s: float
+    wait_s: tuple[float, ...]
+
+    @property
+    def is_growing(self) -> bool:
+        """Each quarter waits longer than the one before, and the last much too long."""
+        last = self.wait_s[-1]
+        rises = all(a < b for a, b in zip(self.wait_s, self.wait_s[1:], strict=False))
+        return rises and last >= MIN_WAIT_S and last >= MIN_GROWTH * self.span_s
+
+
+def queue_trend(requests: Columns, steps: Columns) -> QueueTrend | None:
+    """The trend of the wait; None when there are too few requests to tell.
+
+    A request that was still waiting when the run ended has waited until then; one that
+    had not arrived by then, or was refused at the door, does not count.
+    """
+    arrival, wait = _waits_ns(requests, steps)
+    if len(arrival) < MIN_REQUESTS:
+        return None
+    order = np.argsort(arrival, kind="stable")
+    quarters = np.array_split(wait[order], NUM_PARTS)
+    return QueueTrend(
+        span_s=float(np.ptp(arrival) / NS_PER_S),
+        wait_s=tuple(float(quarter.mean() / NS_PER_S) for quarter in quarters),
+    )
+
+
+def _waits_ns(requests: Columns, steps: Columns) -> tuple[FloatArray, FloatArray]:
+    arrival, scheduled = requests["arrival_ns"], requests["first_scheduled_ns"]
+    end = steps["end_ns"][-1] if len(steps) else 0.0
+    left = np.where(np.isnan(requests["finished_ns"]), end, requests["finished_ns"])
+    wait = np.where(np.isnan(scheduled), left, scheduled) - arrival
+    counts = (arrival <= end) & ~(np.isnan(scheduled) & (wait <= 0))
+    return arrival[counts], wait[counts]

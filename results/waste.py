@@ -1,0 +1,86 @@
+"""Time and work that a run lost: recomputation, swaps, waiting behind others, regret."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from results.columns import Columns, FloatArray
+from results.kv_usage import durations_ns
+from results.statistics import NS_PER_S, sums_at_or_above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeShares:
+    """Parts of the time in which steps ran, between 0 and 1; 0 when none ran.
+
+    A step's time is split by tokens: a prefill of 300 tokens beside 100 decodes takes
+    three quarters of it.
+
+    Attributes:
+        prefill: Computing prompts, recomputation included.
+        recompute: Computing again what a preemption had thrown away.
+        swap: Waiting for blocks to be copied between GPU and CPU.
+        decode: The rest.
+    """
+
+    prefill: float = 0.0
+    recompute: float = 0.0
+    swap: float = 0.0
+    decode: float = 0.0
+
+
+def time_shares(steps: Columns) -> TimeShares:
+    """Where the time of the steps went."""
+    duration = durations_ns(steps)
+    busy = float(duration.sum())
+    if busy <= 0:
+        return TimeShares()
+    computing = duration - steps["swap_ns"]
+    prefill = float((computing * _share_of_tokens(steps, "num_prefill_tokens")).sum())
+    again = float((computing * _share_of_tokens(steps, "num_recomputed_tokens")).sum())
+    swap = float(steps["swap_ns"].sum())
+    return TimeShares(
+        prefill=prefill / busy,
+        recompute=again / busy,
+        swap=swap / busy,
+        decode=(busy - prefill - swap) / busy,
+    )
+
+
+def _share_of_tokens(steps: Columns, name: str) -> FloatArray:
+    computed = steps["num_prefill_tokens"] + steps["num_decode_seqs"]
+    share: FloatArray = steps[name] / np.maximum(computed, 1)
+    return share
+
+
+def head_of_line_s(requests: Columns, steps: Columns, block_size: int) -> FloatArray:
+    """Seconds that each request waited behind one that did not fit, while it would have.
+
+    A step counts for a request that has arrived and was never admitted, if the step's
+    first candidate was refused for want of blocks, and the request's whole prompt fits
+    into the room there was, to the end of the stretch. The scheduler is first come, first
+    served, so it has to wait all the same. Parts of a prompt that the cache holds are not
+    subtracted, so this is a lower bound with prefix caching.
+
+    Returns:
+        ``(num_requests,)``, 0 for those that never waited so.
+    """
+    blocked = steps["num_head_blocks"] > 0
+    start = steps["start_ns"][blocked]
+    grown = (steps["num_used_blocks_end"] - steps["num_used_blocks"])[blocked]
+    arrival = requests["arrival_ns"]
+    admitted = np.where(
+        np.isnan(requests["first_scheduled_ns"]),
+        requests["finished_ns"],
+        requests["first_scheduled_ns"],
+    )
+    first = np.searchsorted(start, arrival, side="left")
+    last = np.searchsorted(start, np.where(np.isnan(admitted), np.inf, admitted))
+    waited_ns = sums_at_or_above(
+        values=steps["num_room_blocks"][blocked] - grown,
+        weights=durations_ns(steps)[blocked],
+        starts=first,
+        ends=np.maximum(first, last),
+        thresholds=np.ceil(requests["num_prompt_tokens"] / block_size),
+    )
+    return waited_ns / NS_PER_S
