@@ -1,6 +1,8 @@
 """Where a command's JSON document goes."""
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +12,56 @@ import typer
 def deliver(document: dict[str, Any], *, as_json: bool, output: Path | None) -> None:
     """Write the document to ``output`` if there is one, and to stdout with ``--json``.
 
+    A file is replaced only by a document of the same kind; a device or a pipe is written
+    to.
+
     Raises:
-        UsageError: The file cannot be written.
+        UsageError: The file holds something else, or cannot be written.
     """
+    assert {"schema_version", "kind"} <= document.keys(), "every document has its kind"
     text = json.dumps(document, indent=2, allow_nan=False)
     if output is not None:
-        _write(output, text + "\n")
+        _write(output, text + "\n", kind=document["kind"])
     if as_json:
         typer.echo(text)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, *, kind: str) -> None:
     from harness.errors import UsageError
 
     try:
-        path.write_text(text, encoding="utf-8")
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
+        if path.exists() and not _holds(path, kind):
+            raise UsageError(
+                f"{path} is there and holds no {kind} document of blockbench, so it stays"
+                " as it is; choose another file with -o"
+            )
+        _put(path, text)
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be written: {error.strerror}; choose another file with -o"
         ) from error
+
+
+def _holds(path: Path, kind: str) -> bool:
+    """Whether the file is empty, or a document of this kind."""
+    data = path.read_bytes()
+    try:
+        found = json.loads(data) if data.strip() else {"kind": kind}
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.get("kind") == kind
+
+
+def _put(path: Path, text: str) -> None:
+    """Write the whole file or leave what was there."""
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(target)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()

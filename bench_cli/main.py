@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
+from bench_cli.commands.doctor import doctor
+from bench_cli.commands.list import list_
 from bench_cli.commands.run import run
+from bench_cli.commands.show import show
 from bench_cli.commands.trace import trace_app
 from bench_cli.commands.verify import verify
 from bench_cli.exit_code import ExitCode, exit_code_of
@@ -34,7 +37,10 @@ app = typer.Typer(
     rich_markup_mode=None,  # the rich help cuts long flags short
 )
 app.command()(run)
+app.command()(show)
+app.command("list")(list_)
 app.command()(verify)
+app.command()(doctor)
 app.add_typer(trace_app, name="trace")
 
 
@@ -110,7 +116,10 @@ def _not_there_yet(message: str) -> str | None:
 
 
 def _print_error(message: str) -> None:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    """One line; what a terminal would obey, as in a file's name, is shown as an escape."""
+    line = " ".join(message.replace("Value error, ", "").split())
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+    print(f"error: {shown}", file=sys.stderr)
 
 
 def _code_of_exit(exit_: SystemExit) -> int:

@@ -1,6 +1,5 @@
 """``blockbench trace``: look at a trace, or make one up."""
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from bench_cli.quantity import (
     format_duration,
     format_number_of,
     format_share,
+    parse_rate,
 )
 
 trace_app = typer.Typer(no_args_is_help=True, help="Look at a trace, or make one up.")
@@ -21,7 +21,7 @@ trace_app = typer.Typer(no_args_is_help=True, help="Look at a trace, or make one
 
 @trace_app.command()
 def inspect(
-    file: Annotated[Path, typer.Argument(help="Trace file.", show_default=False)],
+    file: options.Trace,
     block_size: Annotated[
         int, typer.Option(min=1, help="Tokens in a block, for the ideal hit rate.")
     ] = 16,
@@ -35,12 +35,13 @@ def inspect(
     as_json: options.AsJson = False,
     output: options.DocumentFile = None,
 ) -> None:
-    """Show what FILE holds: requests, lengths, and how much its prompts share."""
+    """Show what TRACE holds: requests, lengths, and how much its prompts share."""
     from harness.traces import open_trace  # heavy imports wait until a command runs
     from harness.traces.inspection import inspect_workload
 
     workload = open_trace(file, format=trace_format, skip_bad_rows=skip_bad_rows)
-    document = inspect_workload(workload, block_size=block_size)
+    known = inspect_workload(workload, block_size=block_size)
+    document = {"schema_version": 1, "kind": "trace", **known}
     deliver(document, as_json=as_json, output=output)
     if not as_json:
         _print(document)
@@ -77,12 +78,13 @@ def generate(
         ),
     ] = 0.0,
     request_rate: Annotated[
-        float,
+        str,
         typer.Option(
-            help="Requests per second; later turns count, so conversations start at"
-            " this rate divided by --turns. inf: all at once."
+            metavar="RATE",
+            help="4, 4/s, 240/min; later turns count, so conversations start at this"
+            " rate divided by --turns. inf: all at once.",
         ),
-    ] = math.inf,
+    ] = "inf",
     burstiness: Annotated[
         float,
         typer.Option(help="Shape of the gamma gaps: 1 is Poisson, inf is constant."),
@@ -128,7 +130,7 @@ def generate(
         input_len=input_len,
         output_len=output_len,
         range_ratio=range_ratio,
-        request_rate=request_rate,
+        request_rate=parse_rate(request_rate),
         burstiness=burstiness,
         prefix_len=prefix_len,
         num_prefixes=num_prefixes,

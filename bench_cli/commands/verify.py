@@ -33,7 +33,8 @@ def verify(
     from harness.verify.golden import verify_scenario  # heavy; waits until needed
 
     result = verify_scenario(scenario, rows)
-    deliver(asdict(result), as_json=as_json, output=output)
+    document = {"schema_version": 1, "kind": "verify", **asdict(result)}
+    deliver(document, as_json=as_json, output=output)
     if not as_json:
         print_result(result)
     if not result.identical:

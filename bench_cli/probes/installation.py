@@ -1,0 +1,184 @@
+"""Whether blockbench, its packages and its libraries are those that were installed."""
+
+import importlib
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from bench_cli.probes.check import Check, Status
+from bench_cli.probes.distribution import (
+    OUR_PACKAGES,
+    Installation,
+    Requirement,
+    installed_version,
+    is_at_least,
+    owners_of_our_packages,
+)
+from bench_cli.probes.program import ask
+
+ROOT = Path(__file__).resolve().parents[2]
+IMPORT_TIMEOUT_S = 60.0  # a cold disk, or one across a network
+
+Complaint = tuple[str, str]  # what is wrong, and what to do about it
+
+
+def check_python(installation: Installation | None) -> Check:
+    """A problem where Python is older than the installed blockbench asks for."""
+    version, system = platform.python_version(), platform.platform()
+    minimum = installation.min_python if installation else ""
+    is_too_old = not is_at_least(version, minimum)
+    return Check(
+        "python",
+        Status.PROBLEM if is_too_old else Status.OK,
+        f"Python {version} on {system}",
+        f"install blockbench with Python {minimum} or later" if is_too_old else "",
+        {
+            "version": version,
+            "required": minimum or None,
+            "platform": system,
+            "executable": sys.executable,
+        },
+    )
+
+
+def check_blockbench(installation: Installation | None) -> Check:
+    """A problem where it is not installed; a note where another copy is running."""
+    data: dict[str, Any] = {"version": None, "is_editable": None, "folder": str(ROOT)}
+    if installation is None:
+        found = f"runs from {ROOT} and is not installed"
+        advice = f"pip install {shlex.quote(str(ROOT))}"
+        return Check("blockbench", Status.PROBLEM, found, advice, data)
+    data |= {
+        "version": installation.version,
+        "is_editable": installation.is_editable,
+    }
+    how = "editable, in" if installation.is_editable else "in"
+    found = f"{installation.version}, {how} {installation.folder}"
+    if _is_same(installation.folder, ROOT):
+        return Check("blockbench", Status.OK, found, "", data)
+    found += f"; what runs lies in {ROOT}"
+    advice = f"take {ROOT} off PYTHONPATH, or pip install {shlex.quote(str(ROOT))}"
+    return Check("blockbench", Status.NOTE, found, advice, data)
+
+
+def _is_same(one: Path | str, other: Path | str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def check_packages(installation: Installation | None) -> Check:
+    """A problem where a name of ours belongs, or leads, to somebody else."""
+    owners = owners_of_our_packages(installation)
+    loaded = strangers_on(sys.path)
+    # A Python that is started here looks into this folder first.
+    here = {} if sys.flags.safe_path else strangers_on(["", *sys.path])
+    complaints = [
+        *_ownership_complaints(owners, is_installed=installation is not None),
+        *_import_complaints(owners, loaded, here),
+    ]
+    return Check(
+        "packages",
+        Status.PROBLEM if complaints else Status.OK,
+        "; ".join(found for found, _ in complaints)
+        or f"{', '.join(OUR_PACKAGES)} are blockbench's own",
+        "; ".join(dict.fromkeys(advice for _, advice in complaints)),
+        {"owners": owners, "shadowed_by": here | loaded},
+    )
+
+
+def strangers_on(path: Sequence[str]) -> dict[str, str]:
+    """Where a search path leads for those of our packages that are not found in ours.
+
+    A folder without ``__init__.py`` hides nothing, as Python prefers a real package.
+    """
+    importlib.invalidate_caches()
+    places = {name: _place(name, path) for name in OUR_PACKAGES}
+    return {
+        name: place for name, place in places.items() if not _is_same(place, ROOT / name)
+    }
+
+
+def _place(name: str, path: Sequence[str]) -> str:
+    """The folder of a package, or the file of a module."""
+    spec = PathFinder.find_spec(name, path)
+    if spec is None:
+        return "nowhere"
+    return next(iter(spec.submodule_search_locations or ()), spec.origin or "nowhere")
+
+
+def _rivals(owners: Sequence[str]) -> list[str]:
+    return [owner for owner in owners if owner != "blockbench"]
+
+
+def _ownership_complaints(
+    owners: dict[str, list[str]], *, is_installed: bool
+) -> Iterator[Complaint]:
+    for name, them in owners.items():
+        if rivals := _rivals(them):
+            found = f"{name} belongs to {', '.join(rivals)} too"
+            yield (
+                found,
+                f"pip uninstall {' '.join(rivals)}, then install blockbench again",
+            )
+        elif is_installed and not them:
+            yield f"the installed blockbench lacks {name}", "install blockbench again"
+
+
+def _import_complaints(
+    owners: dict[str, list[str]], loaded: dict[str, str], here: dict[str, str]
+) -> Iterator[Complaint]:
+    for name in OUR_PACKAGES:
+        if _rivals(owners[name]):  # their files are no reason to move files by hand
+            continue
+        if name in loaded:
+            place = loaded[name]
+            found = f"blockbench's import {name} finds {place}"
+            yield found, f"rename {place}, or take its folder off PYTHONPATH"
+        elif name in here:
+            place = here[name]
+            found = f"import {name} of a Python started in this folder finds {place}"
+            yield found, f"rename {place}, or start Python elsewhere"
+
+
+def check_libraries(requirements: Sequence[Requirement]) -> Check:
+    """A problem where one is missing, too old, or cannot be imported."""
+    versions = {needed.name: installed_version(needed.name) for needed in requirements}
+    failures = {
+        needed: failure
+        for needed in requirements
+        if (failure := _failure(needed, versions[needed.name]))
+    }
+    needs = " ".join(f"'{needed}'" for needed in failures)
+    libraries = [
+        {
+            "name": needed.name,
+            "version": versions[needed.name],
+            "required": needed.minimum,
+            "failure": failures.get(needed),
+        }
+        for needed in requirements
+    ]
+    return Check(
+        "libraries",
+        Status.PROBLEM if failures else Status.OK,
+        "; ".join(f"{needed.name} {failure}" for needed, failure in failures.items())
+        or " · ".join(f"{name} {version}" for name, version in versions.items())
+        or "not known, as blockbench is not installed",
+        f"pip install --force-reinstall {needs}" if failures else "",
+        {"libraries": libraries},
+    )
+
+
+def _failure(needed: Requirement, version: str | None) -> str:
+    """Why a library will not do; empty where it will."""
+    if version is None:
+        return f"is missing; {needed.minimum} or later is needed"
+    if not is_at_least(version, needed.minimum):
+        return f"{version} is too old; {needed.minimum} or later is needed"
+    code = f"import {needed.name}"
+    answer = ask([sys.executable, "-P", "-c", code], timeout_s=IMPORT_TIMEOUT_S)
+    return answer.failure and f"{version} cannot be used: its import {answer.failure}"
