@@ -217,9 +217,11 @@ def draw_arrivals_ns(
         UsageError: The rate or the burstiness is not above 0.
     """
     if not request_rate > 0:
-        raise UsageError(f"request rate is {request_rate}, must be above 0")
+        raise UsageError(f"request rate is {request_rate:g}, must be above 0")
     if not burstiness > 0:
-        raise UsageError(f"burstiness is {burstiness}, must be above 0")
+        raise UsageError(
+            f"burstiness is {burstiness:g}, must be above 0; 1 is a Poisson process"
+        )
     if math.isinf(request_rate) or not num_requests:
         return np.zeros(num_requests, dtype=np.int64)
     mean_gap_ns = _NS_PER_S / request_rate

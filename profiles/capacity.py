@@ -98,7 +98,7 @@ def plan_blocks(
     Source: vLLM 0.5.5 worker.py ``determine_num_available_blocks``.
     """
     _check_utilization(gpu_memory_utilization)
-    _check_range(0, MAX_GIB, swap_space_gib=swap_space_gib)
+    _check_range(0, MAX_GIB, swap_space=swap_space_gib)
     _check_range(
         1,
         MAX_IN_A_BATCH,
@@ -159,45 +159,47 @@ def _gpu_blocks(
     budget: _Budget, block_bytes: int, kv_cache_gib: float | None, override: int | None
 ) -> tuple[int, float, SourceOfBlocks]:
     if kv_cache_gib is not None:
-        _check_range(0, MAX_GIB, kv_cache_gib=kv_cache_gib)
+        _check_cache(kv_cache_gib, block_bytes)
     if override is not None:
         _check_range(1, MAX_BLOCKS, num_gpu_blocks_override=override)
         return override, override * block_bytes / GIB, "override"
     if kv_cache_gib is not None:
-        return _given_blocks(kv_cache_gib, block_bytes), kv_cache_gib, "kv_cache_gib"
+        num_blocks = blocks_in(kv_cache_gib, block_bytes)
+        _check_count("num_gpu_blocks", num_blocks, "kv_cache_gib")
+        return num_blocks, kv_cache_gib, "kv_cache_gib"
     _check_fits(budget, block_bytes)
-    cache_gib = budget.kv_cache_gib
-    num_blocks = _checked_count("num_gpu_blocks", blocks_in(cache_gib, block_bytes))
-    return num_blocks, cache_gib, "estimated"
+    num_blocks = blocks_in(budget.kv_cache_gib, block_bytes)
+    _check_count("num_gpu_blocks", num_blocks, "gpu_memory_utilization")
+    return num_blocks, budget.kv_cache_gib, "estimated"
 
 
-def _given_blocks(kv_cache_gib: float, block_bytes: int) -> int:
-    num_blocks = blocks_in(kv_cache_gib, block_bytes)
-    if num_blocks < 1:
+def _cpu_blocks(swap_space_gib: float, block_bytes: int, override: int | None) -> int:
+    if override is not None:
+        _check_range(0, MAX_BLOCKS, num_cpu_blocks_override=override)
+        return override
+    num_blocks = blocks_in(swap_space_gib, block_bytes)
+    _check_count("num_cpu_blocks", num_blocks, "swap_space")
+    return num_blocks
+
+
+def _check_cache(kv_cache_gib: float, block_bytes: int) -> None:
+    if not kv_cache_gib * GIB >= block_bytes:  # so that NaN is refused too
         raise CapacityError(
             f"kv_cache_gib is {kv_cache_gib:g}",
             f"one block takes {block_bytes / GIB:.4f} GiB",
             "give the cache more memory or make block_size smaller",
         )
-    return _checked_count("num_gpu_blocks", num_blocks)
+    _check_range(0, MAX_GIB, kv_cache_gib=kv_cache_gib)
 
 
-def _cpu_blocks(swap_space_gib: float, block_bytes: int, override: int | None) -> int:
-    if override is None:
-        return _checked_count("num_cpu_blocks", blocks_in(swap_space_gib, block_bytes))
-    _check_range(0, MAX_BLOCKS, num_cpu_blocks_override=override)
-    return override
-
-
-def _checked_count(name: str, num_blocks: int) -> int:
-    """The count of blocks cut from memory, if a run can keep books of so many."""
-    if num_blocks <= MAX_BLOCKS:
-        return num_blocks
-    raise CapacityError(
-        f"{name} comes to {num_blocks:,}",
-        f"a run keeps books of at most {MAX_BLOCKS:,} blocks",
-        "give less memory or a larger block_size",
-    )
+def _check_count(name: str, num_blocks: int, knob: str) -> None:
+    """Refuse more blocks than a run can keep books of."""
+    if num_blocks > MAX_BLOCKS:
+        raise CapacityError(
+            f"{name} comes to {num_blocks:,}",
+            f"a run keeps books of at most {MAX_BLOCKS:,} blocks",
+            f"lower {knob} or raise block_size",
+        )
 
 
 def _check_fits(budget: _Budget, block_bytes: int) -> None:

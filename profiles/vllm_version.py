@@ -59,13 +59,13 @@ def parse_version(version: str) -> VllmVersion:
         ProfileError: The text is no version; the message shows one.
     """
     found = re.fullmatch(
-        r"v?(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(?:a|b|rc)\d+)?(?:\.post(\d+))?"
+        r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?(?:\.?(?:a|b|rc)\d+)?(?:\.post(\d{1,9}))?"
         r"(?:\.dev\d+)?(?:\+[a-z0-9.]+)?",
         version.strip().lower(),
     )
     if found is None:
         raise ProfileError(
-            f"{version!r} is no vLLM version; it must be numbers and dots;"
+            f"{version!r} is no vLLM version; it must be two or more numbers with dots;"
             f" give one such as {DEFAULT_V0_VERSION}"
         )
     return VllmVersion(*(int(part or 0) for part in found.groups()))

@@ -20,6 +20,7 @@ from harness.traces.bad_row import (
     BadRowError,
     BadRows,
     checked_length,
+    decoded,
     shown,
 )
 from harness.traces.reader import TraceColumns
@@ -111,8 +112,8 @@ def _row(text: bytes, header: list[str]) -> tuple[int, int, int]:
 
 def _cells(text: bytes) -> list[str]:
     try:
-        rows = list(csv.reader([text.decode()], strict=True))
-    except (UnicodeDecodeError, csv.Error) as error:
+        rows = list(csv.reader([decoded(text)], strict=True))
+    except csv.Error as error:
         raise BadRowError("not valid CSV", f"not valid CSV: {error}") from error
     return [cell.strip() for cell in rows[0]]
 

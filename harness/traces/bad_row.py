@@ -11,6 +11,7 @@ from harness.errors import TraceError
 
 MAX_LENGTH = 2**31 - 1
 MAX_TIME_S = 9_000_000_000  # in nanoseconds it still fits 64 bits
+NOT_UTF_8 = "no UTF-8 text"
 _UNIT_OF_NS = {1_000_000: "ms", 1_000_000_000: "s"}
 
 
@@ -66,10 +67,25 @@ def parse_object(text: bytes) -> dict[str, Any]:
     try:
         row = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise BadRowError("not valid JSON", f"not valid JSON: {error}") from error
+        decoded(text)  # letters of another encoding are told as such
+        raise BadRowError(
+            "not valid JSON", f"not valid JSON: {error.msg} (column {error.colno})"
+        ) from error
     if not isinstance(row, dict):
         raise BadRowError("not a JSON object", f"not a JSON object: {shown(row)}")
     return row
+
+
+def decoded(text: bytes) -> str:
+    """The text of one line.
+
+    Raises:
+        BadRowError: It is not UTF-8.
+    """
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise BadRowError(NOT_UTF_8) from error
 
 
 def required(row: dict[str, Any], key: str) -> Any:

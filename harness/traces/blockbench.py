@@ -12,7 +12,7 @@ Every other line is a request::
 blank lines not included. docs/traces.md describes the format for users.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,11 @@ _KEYS = {
     "adapter",
     "salt",
 }
+_HEADER_REMEDY = (
+    f'begin the file with {{"blockbench": {FORMAT_VERSION}}}; leave --format out to have'
+    " the format recognised"
+)
+_HEADER_KEYS = {"blockbench", "generated", "note"}
 _HEADER_FIELDS = (("note", str, "a string"), ("generated", dict, "an object or null"))
 _NS_PER_S = 1_000_000_000
 _MAX_SEGMENT = 2**62
@@ -181,33 +186,31 @@ def _header(source: TraceSource, first: tuple[int, bytes]) -> dict[str, Any]:
     line, text = first
     try:
         header = parse_object(text)
-        if "blockbench" not in header:
-            raise BadRowError("no header", "the header is missing")
     except BadRowError as bad:
-        raise TraceError(
-            source.path,
-            bad.problem,
-            f'begin the file with {{"blockbench": {FORMAT_VERSION}}}',
-            line=line,
-        ) from bad
-    if header["blockbench"] != FORMAT_VERSION:
-        raise TraceError(
-            source.path,
-            f"format version {shown(header['blockbench'])}, this blockbench reads"
-            f" {FORMAT_VERSION}",
-            "update blockbench",
-            line=line,
-        )
+        raise TraceError(source.path, bad.problem, _HEADER_REMEDY, line=line) from bad
+    for problem, remedy in _header_problems(header):
+        raise TraceError(source.path, problem, remedy, line=line)
+    return header
+
+
+def _header_problems(header: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong with a header, and what to do about it."""
+    if "blockbench" not in header:
+        yield "the header is missing", _HEADER_REMEDY
+    version = header.get("blockbench")
+    if type(version) is not int or version < 1:
+        yield f"format version {shown(version)}, must be {FORMAT_VERSION}", _HEADER_REMEDY
+    elif version > FORMAT_VERSION:
+        told = f"format version {version}, this blockbench reads {FORMAT_VERSION}"
+        yield told, "update blockbench"
+    unknown = ", ".join(sorted(header.keys() - _HEADER_KEYS))
+    if unknown:
+        yield f"the header has the unknown key {unknown}", "take it out, or into the note"
     for name, kind, what in _HEADER_FIELDS:
         value = header.get(name)
         if value is not None and not isinstance(value, kind):
-            raise TraceError(
-                source.path,
-                f"{name} is {shown(value)}, must be {what}",
-                f"correct the header, or leave {name} out",
-                line=line,
-            )
-    return header
+            told = f"{name} is {shown(value)}, must be {what}"
+            yield told, f"correct the header, or leave {name} out"
 
 
 def _checked_runs(name: str, value: object) -> list[Run]:
@@ -228,7 +231,8 @@ def _checked_run(name: str, value: object) -> Run:
     if type(segment) is not int or not 0 <= segment < _MAX_SEGMENT:
         raise BadRowError(
             f"bad {name}",
-            f"{name} has segment {shown(segment)}, must be a whole number from 0",
+            f"{name} has segment {shown(segment)}, must be a whole number from 0 to"
+            f" {_MAX_SEGMENT - 1:,}",
         )
     return segment, checked_length(f"{name} tokens", length)
 
@@ -236,7 +240,8 @@ def _checked_run(name: str, value: object) -> Run:
 def _checked_priority(value: object) -> int:
     if type(value) is not int or abs(value) >= 2**31:
         raise BadRowError(
-            "bad priority", f"priority is {shown(value)}, must be a whole number"
+            "bad priority",
+            f"priority is {shown(value)}, must be a whole number of 32 bits",
         )
     return value
 
@@ -250,7 +255,8 @@ def _checked_extra_keys(row: dict[str, Any]) -> ExtraKeys:
             continue
         if type(value) not in (int, str) or value == "":
             raise BadRowError(
-                f"bad {name}", f"{name} is {shown(value)}, must be a string"
+                f"bad {name}",
+                f"{name} is {shown(value)}, must be a string that is not empty",
             )
         keys += [name, value]
     return tuple(keys)

@@ -1,6 +1,5 @@
 """Traces made up from a few figures: lengths, arrivals, prefixes, conversations."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from math import ceil, floor, inf, isinf
@@ -15,6 +14,7 @@ from harness.request import Run
 from harness.run_columns import IntArray
 from harness.traces.bad_row import MAX_LENGTH, MAX_TIME_S
 from harness.traces.blockbench import FORMAT_VERSION
+from harness.traces.trace_file import check_target, write_whole
 from harness.workload import draw_arrivals_ns
 
 Row = dict[str, Any]
@@ -67,9 +67,11 @@ class GenerateOptions:
         _check("prefix_len", self.prefix_len, 0, MAX_LENGTH // 2)
         _check("seed", self.seed, 0, 2**63)
         _check("n_fraction", self.n_fraction, 0, 1)
-        _check("think_time", self.think_time, 0, 1e9)
+        _check("think_time", self.think_time, 0, 1_000_000_000)
         if not 0 <= self.range_ratio < 1:
-            raise UsageError(f"range_ratio is {self.range_ratio}, must be in [0, 1)")
+            raise UsageError(
+                f"range_ratio is {self.range_ratio:g}, must be from 0 to below 1"
+            )
         _check_size(self)
 
 
@@ -79,25 +81,17 @@ def generate_trace(
     """Write a trace in our own format, all of it or nothing.
 
     Raises:
-        UsageError: The file exists and ``force`` is not given, or cannot be written.
+        UsageError: The file exists and ``force`` is not given, or cannot be written, or
+            an option would change nothing.
     """
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; name a file in it")
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists; choose another name, or replace it: --force")
+    _check_effect(options)
+    check_target(path, force=force)
     try:
         note.encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"note {note!r} is not UTF-8; write it in UTF-8") from error
     lines = b"".join(orjson.dumps(row) + b"\n" for row in trace_rows(options, note))
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_bytes(lines)
-        unfinished.replace(path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(path, lines)
 
 
 def trace_rows(options: GenerateOptions, note: str = "") -> Iterator[Row]:
@@ -245,6 +239,31 @@ def _lengths(
     return rng.integers(max(low, 1), max(high, 1), shape, dtype=np.int64, endpoint=True)
 
 
+def _check_effect(options: GenerateOptions) -> None:
+    """Refuse an option that changes nothing without another."""
+    problems = (
+        (
+            isinf(options.request_rate) and options.burstiness != 1,
+            "burstiness shapes the gaps of a request_rate; add request_rate",
+        ),
+        (
+            not options.prefix_len and options.num_prefixes > 1,
+            "num_prefixes needs prefixes; add prefix_len",
+        ),
+        (
+            options.turns == 1 and options.think_time > 0,
+            "think_time passes between turns; add turns",
+        ),
+        (
+            options.n == 1 and options.n_fraction != 1,
+            "n_fraction is the share of conversations that draw n samples; add n",
+        ),
+    )
+    for has_no_effect, message in problems:
+        if has_no_effect:
+            raise UsageError(message)
+
+
 def _check_size(options: GenerateOptions) -> None:
     """Refuse what would not fit into memory."""
     num_samples = options.num_requests * options.n
@@ -275,4 +294,4 @@ def _check_times(turns: list[_Turn]) -> None:
 
 def _check(name: str, value: float, lowest: float, highest: float) -> None:
     if not lowest <= value <= highest:  # so that NaN is refused too
-        raise UsageError(f"{name} is {value}, must be from {lowest} to {highest}")
+        raise UsageError(f"{name} is {value:,}, must be from {lowest:,} to {highest:,}")

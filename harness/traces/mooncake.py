@@ -30,6 +30,7 @@ from harness.traces.source import TraceSource
 
 _RELEASED_BLOCK_SIZE = 512
 _BLOCK_SIZES = tuple(2**power for power in range(3, 17))
+_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 # Other formats write these four keys too, with other meanings.
 _FOREIGN_KEYS = ("chat_id", "session_id")
 
@@ -40,7 +41,7 @@ class MooncakeReader:
     name = "mooncake"
 
     def recognises(self, head: Sequence[bytes]) -> bool:
-        """Whether one of the lines has Mooncake's keys and no other format's."""
+        """Whether one of the lines has three of Mooncake's keys, no other format's."""
         return any(_has_our_keys(line) for line in head)
 
     def read(self, source: TraceSource, bad_rows: BadRows) -> TraceColumns:
@@ -147,15 +148,16 @@ def _has_our_keys(line: bytes) -> bool:
         row = parse_object(line)
     except BadRowError:
         return False
-    ours = {"timestamp", "input_length", "output_length"} <= row.keys()
-    return ours and not any(key in row for key in _FOREIGN_KEYS)
+    has_ours = sum(key in row for key in _KEYS) >= 3
+    return has_ours and not any(key in row for key in _FOREIGN_KEYS)
 
 
 def _checked_ids(value: object) -> list[int]:
     if not isinstance(value, list) or not value or set(map(type, value)) != {int}:
         raise BadRowError(
             "bad hash_ids",
-            f"hash_ids is {shown(value)}, must be a list of whole numbers",
+            f"hash_ids is {shown(value)}, must be a list of whole numbers, one for each"
+            " block of the prompt",
         )
     return value
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.errors import TraceError, UsageError
 from harness.traces.azure import AzureReader
-from harness.traces.bad_row import BadRowError, BadRows, parse_object
+from harness.traces.bad_row import NOT_UTF_8, BadRowError, BadRows, parse_object
 from harness.traces.blockbench import BlockbenchReader
 from harness.traces.mooncake import MooncakeReader
 from harness.traces.reader import TraceReader, arranged
@@ -60,30 +60,45 @@ def _reader(source: TraceSource, format_name: str | None) -> TraceReader:
             format_name is None and reader.recognises(head)
         ):
             return reader
-    names = ", ".join(reader.name for reader in READERS)
     if format_name is not None:
-        raise UsageError(f"format {format_name!r} is unknown; this version reads {names}")
-    raise TraceError(
-        source.path,
-        f"no trace format is recognised: {_look(head)}",
-        f"this version reads {names}; name one with --format",
-    )
+        raise UsageError(
+            f"format {format_name!r} is unknown; this version reads {_names()}"
+        )
+    raise _unrecognised(source.path, head)
 
 
-def _look(head: Sequence[bytes]) -> str:
-    """What the first line looks like, for a person to compare."""
+def _names() -> str:
+    return ", ".join(reader.name for reader in READERS)
+
+
+def _unrecognised(path: Path, head: Sequence[bytes]) -> TraceError:
+    """Says what the first line looks like, for a person to compare."""
     try:
         keys = list(parse_object(head[0]))
-        return f"the first line has the keys {', '.join(keys[:8]) or 'none'}"
-    except BadRowError:
-        return f"the first line begins with {head[0][:40].decode(errors='replace')!r}"
+        look = f"the first line has the keys {', '.join(keys[:8]) or 'none'}"
+    except BadRowError as bad:
+        if bad.reason == NOT_UTF_8:
+            return TraceError(path, f"this is {NOT_UTF_8}", "save it as UTF-8")
+        begins = head[0].decode()[:40]
+        look = f"the first line begins with {begins!r}"
+        if begins.startswith("{"):  # then it was meant as JSON
+            look = f"the first line is {bad.problem}"
+    return TraceError(
+        path,
+        f"no trace format is recognised: {look}",
+        f"this version reads {_names()}; name one with --format",
+    )
 
 
 def _no_request(path: Path, bad_rows: BadRows) -> TraceError:
     if not bad_rows.counts:
-        return TraceError(path, "there is no request in it", "check the file")
+        return TraceError(
+            path, "there is no request in it, only a header", "check what wrote it"
+        )
     reasons = ", ".join(f"{n:,} {why}" for why, n in bad_rows.counts.most_common())
     total = bad_rows.counts.total()
     return TraceError(
-        path, f"all {total:,} rows are bad ({reasons})", "check the format, or --format"
+        path,
+        f"nothing is left of it: all {total:,} rows are bad ({reasons})",
+        "check the format, or --format",
     )

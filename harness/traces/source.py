@@ -1,9 +1,13 @@
 """A trace file, opened: unpacked, refused if it is no text, read line by line."""
 
+import codecs
+import difflib
 import errno
 import gzip
 import hashlib
 import io
+import os
+import re
 import zlib
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -16,9 +20,11 @@ _NUM_HEAD_LINES = 20
 _READ_ERRORS = (EOFError, OSError, zlib.error)
 
 _REMEDY_OF_ERRNO = {
-    errno.ENOENT: "check the path",
     errno.EISDIR: "name a file in it",
     errno.EACCES: "make it readable or copy it elsewhere",
+    errno.ELOOP: "the link leads back to itself; name the file",
+    errno.ENOTDIR: "check the path",
+    errno.ENAMETOOLONG: "check the path",
 }
 
 # First bytes -> what such a file is, and what to do with it.
@@ -28,17 +34,29 @@ _NOT_A_TRACE = (
     (b"PK\x03\x04", "a zip archive", "unpack it with 'unzip'"),
     (b"BZh", "packed with bzip2", "unpack it with 'bunzip2'"),
     (b"\xfd7zXZ", "packed with xz", "unpack it with 'unxz'"),
-    (
-        b"\xef\xbb\xbf",
-        "text that starts with a byte-order mark",
-        "save it as UTF-8 without BOM, for example with 'tail -c +4 FILE > NEW_FILE'",
-    ),
+    (b"7z\xbc\xaf", "a 7z archive", "unpack it with '7z x'"),
+    (b"\x1f\x8b", "packed twice", "unpack it once with 'gunzip'"),
+    (b"\x28\xb5\x2f\xfd", "packed twice", "unpack it once with 'unzstd'"),
+    (b"\xff\xfe\x00\x00", "UTF-32 text", "save it as UTF-8"),
     (b"\xff\xfe", "UTF-16 text", "save it as UTF-8"),
     (b"\xfe\xff", "UTF-16 text", "save it as UTF-8"),
     (b"<!doctype html", "a web page, not a trace", "download the raw file instead"),
     (b"<html", "a web page, not a trace", "download the raw file instead"),
     (b"<?xml", "an XML document, not a trace", "download the raw file instead"),
-    (b"[", "one JSON array", "write one object a line: 'jq -c .[] FILE > NEW_FILE'"),
+)
+
+# JSON that is not one object a line, by how it begins.
+_OTHER_JSON = (
+    (
+        re.compile(rb"\[\s*[\[{\]]"),
+        "one JSON array",
+        "write one object a line: 'jq -c .[] FILE > NEW_FILE'",
+    ),
+    (
+        re.compile(rb'\{\s*\n\s*"'),
+        "JSON laid out over several lines",
+        "write one object a line: 'jq -c . FILE > NEW_FILE'",
+    ),
 )
 
 
@@ -58,7 +76,7 @@ class TraceSource:
         try:
             self._file = _HashedFile(path)
             self._stream = _unpacked(io.BufferedReader(self._file, 1 << 20))
-            first_bytes = self._stream.peek(4096)[:4096]
+            first_bytes = _start_of_text(self._stream)
         except _READ_ERRORS as error:
             raise self._unreadable(error) from error
         _refuse_if_no_text(path, first_bytes)
@@ -95,14 +113,33 @@ class TraceSource:
             return TraceError(
                 self.path,
                 (error.strerror or str(error)).lower(),
-                _REMEDY_OF_ERRNO.get(error.errno, "check the path and its disk"),
+                _remedy(self.path, error.errno),
             )
+        place = f" after line {self._num_lines_read:,}" if self._num_lines_read else ""
         return TraceError(
             self.path,
-            f"the packed data ends or breaks after line {self._num_lines_read:,}"
-            f" ({error})",
+            f"the packed data ends or breaks{place} ({error})",
             "download the file again",
         )
+
+
+def _remedy(path: Path, error_number: int) -> str:
+    if error_number != errno.ENOENT:
+        return _REMEDY_OF_ERRNO.get(error_number, "check the path and its disk")
+    if str(path).startswith(("http:/", "https:/")):
+        return "download it and name the file"
+    near = _nearest_file(path)
+    return f"did you mean {near}?" if near else "check the path"
+
+
+def _nearest_file(path: Path) -> Path | None:
+    """The file beside a missing one whose name is most like its own, if any is."""
+    try:
+        names = os.listdir(path.parent)
+    except OSError:
+        return None
+    near = map(path.with_name, difflib.get_close_matches(path.name, names, cutoff=0.75))
+    return next(filter(Path.is_file, near), None)
 
 
 class _HashedFile(io.RawIOBase):
@@ -143,6 +180,13 @@ def _unpacked(stream: io.BufferedReader) -> io.BufferedReader:
     return stream
 
 
+def _start_of_text(stream: io.BufferedReader) -> bytes:
+    """The first bytes after a byte-order mark, which is passed over for good."""
+    if stream.peek(3).startswith(codecs.BOM_UTF8):
+        stream.read(3)
+    return stream.peek(4096)[:4096]
+
+
 def _refuse_if_no_text(path: Path, first_bytes: bytes) -> None:
     start = first_bytes.lstrip(b" \t\r\n").lower()
     if start.startswith(b"version https://git-lfs"):
@@ -155,7 +199,12 @@ def _refuse_if_no_text(path: Path, first_bytes: bytes) -> None:
     for magic, kind, remedy in _NOT_A_TRACE:
         if first_bytes.startswith(magic) or start.startswith(magic):
             raise TraceError(path, f"this is {kind}", remedy)
+    if first_bytes[257:262] == b"ustar":
+        raise TraceError(path, "this is a tar archive", "unpack it with 'tar -xf'")
     if b"\x00" in first_bytes:
         raise TraceError(
             path, "this is a binary file", "give a text trace: JSON lines or CSV"
         )
+    for beginning, kind, remedy in _OTHER_JSON:
+        if beginning.match(start):
+            raise TraceError(path, f"this is {kind}", remedy)

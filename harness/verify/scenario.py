@@ -1,5 +1,6 @@
 """Recorded scenarios and rows: reading them, and turning a scenario into a scheduler."""
 
+import codecs
 import gzip
 import zlib
 from collections import deque
@@ -11,10 +12,11 @@ from typing import Any
 import orjson
 
 from harness.errors import TraceError, UsageError
-from harness.request import Request, Run
+from harness.request import Request
 from harness.schedulers.batch import PreemptionMode
 from harness.schedulers.build import build_scheduler_v0
 from harness.schedulers.scheduler_v0 import SchedulerV0
+from harness.verify.fields import FieldError, Fields
 
 ROW_KEYS = {
     "step", "prefill", "decode", "swap_in", "swap_out", "copy_on_write", "ignored",
@@ -23,7 +25,6 @@ ROW_KEYS = {
 }  # fmt: skip
 """Keys of every v0 row; ``tables`` may be left out, as long runs do."""
 
-_MAX_COUNT = 10_000_000
 _SEE_FORMAT = "see docs/v0.md for the format"
 
 
@@ -74,21 +75,8 @@ def read_scenario(path: Path) -> Scenario:
     """
     document = _parse(path, _read_bytes(path))
     try:
-        policy = document["policy"]
-        if policy != "v0":
-            raise UsageError(
-                f"{path}: policy {policy} cannot be replayed yet; scenarios of v0 can"
-            )
-        return Scenario(
-            name=document.get("name", path.name),
-            knobs=_knobs(document["config"]),
-            transfer_steps=_count(document["config"].get("transfer_steps", 1), least=1),
-            requests=_requests(document),
-        )
-    except KeyError as error:
-        problem = f"not a recorded scenario: it lacks {error}"
-        raise TraceError(path, problem, _SEE_FORMAT) from error
-    except (TypeError, ValueError, AttributeError) as error:
+        return _scenario(Fields(document, "the file"), path)
+    except FieldError as error:
         problem = f"not a recorded scenario: {error}"
         raise TraceError(path, problem, _SEE_FORMAT) from error
 
@@ -103,8 +91,10 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
         if not line.strip():
             continue
         row = _parse(path, line, number)
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            raise TraceError(path, "not a recorded row: no step", line=number)
+        if not isinstance(row, dict) or type(row.get("step")) is not int:
+            raise TraceError(
+                path, "not a recorded row: no step", _SEE_FORMAT, line=number
+            )
         missing = [] if "error" in row else sorted(ROW_KEYS - row.keys())
         if missing:
             raise TraceError(
@@ -118,70 +108,94 @@ def scheduler_of(scenario: Scenario) -> SchedulerV0:
     return build_scheduler_v0(**scenario.knobs, dies_like_vllm=True)
 
 
-def _knobs(config: dict[str, Any]) -> dict[str, Any]:
+def _scenario(document: Fields, path: Path) -> Scenario:
+    policy = document.value("policy")
+    if policy != "v0":
+        raise UsageError(
+            f"{path}: policy {policy} cannot be replayed yet; scenarios of v0 can"
+        )
+    config = Fields(document.value("config"), "config")
+    return Scenario(
+        name=document.text("name", default=path.name),
+        knobs=_knobs(config),
+        transfer_steps=config.count("transfer_steps", least=1, default=1),
+        requests=_requests(document),
+    )
+
+
+def _knobs(config: Fields) -> dict[str, Any]:
     """The recorded configuration by the names that a scheduler is built with."""
-    mode = config["preemption_mode"]
+    mode = config.choice("preemption_mode", list(PreemptionMode))
     return {
-        "block_size": _count(config["block_size"], least=1),
-        "num_gpu_blocks": _count(config["num_gpu_blocks"]),
-        "num_cpu_blocks": _count(config["num_cpu_blocks"]),
-        "watermark": float(config["watermark"]),
-        "enable_prefix_caching": bool(config["enable_prefix_caching"]),
-        "max_num_seqs": _count(config["max_num_seqs"]),
-        "max_num_batched_tokens": _count(config["max_num_batched_tokens"]),
-        "max_model_len": _count(config["max_model_len"]),
-        "enable_chunked_prefill": bool(config["chunked_prefill"]),
+        "block_size": config.count("block_size", least=1),
+        "num_gpu_blocks": config.count("num_gpu_blocks"),
+        "num_cpu_blocks": config.count("num_cpu_blocks"),
+        "watermark": config.share("watermark"),
+        "enable_prefix_caching": config.switch("enable_prefix_caching"),
+        "max_num_seqs": config.count("max_num_seqs"),
+        "max_num_batched_tokens": config.count("max_num_batched_tokens"),
+        "max_model_len": config.count("max_model_len"),
+        "enable_chunked_prefill": config.switch("chunked_prefill"),
         "preemption_mode": None if mode is None else PreemptionMode(mode),
     }
 
 
-def _count(value: Any, least: int = 0) -> int:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or not least <= value <= _MAX_COUNT:
-        raise ValueError(f"{value!r} is not a whole number from {least} to {_MAX_COUNT}")
-    return int(value)
-
-
-def _requests(document: dict[str, Any]) -> list[Request]:
+def _requests(document: Fields) -> list[Request]:
     """Requests whose outputs are the segments named ``o{request}.{sample}``."""
-    segments: dict[str, int] = {
-        name: number for number, name in enumerate(document["segments"])
-    }
-    requests = []
-    for row in document["requests"]:
-        prompt: tuple[Run, ...] = tuple(
-            (_count(s), _count(n)) for s, n in row["prompt"] if n
-        )
-        outputs = [
-            (segments.setdefault(f"o{row['id']}.{sample}", len(segments)), _count(n, 1))
-            for sample, n in enumerate(row["output_tokens"])
-        ]
-        if not prompt or not outputs:
-            raise ValueError(f"request {row['id']} has no prompt or no output")
-        requests.append(
-            Request(
-                request_id=_count(row["id"]),
-                arrival_ns=_count(row["step"]),
-                prompt=prompt,
-                num_prompt_tokens=sum(n for _, n in prompt),
-                outputs=tuple(outputs),
-                priority=row.get("priority", 0),
-                extra_keys=(row["cache_salt"],) if row.get("cache_salt") else (),
-            )
-        )
+    names = map(str, document.items("segments"))
+    segments = {name: number for number, name in enumerate(names)}
+    requests = [
+        _request(Fields(row, f"request {place}"), segments)
+        for place, row in enumerate(document.items("requests"))
+    ]
+    if not requests or len({r.request_id for r in requests}) < len(requests):
+        raise FieldError("it has no requests, or two with one id")
     return requests
+
+
+def _request(row: Fields, segments: dict[str, int]) -> Request:
+    request_id = row.count("id")
+    prompt = tuple((segment, length) for segment, length in row.runs("prompt") if length)
+    samples = row.counts("output_tokens", least=1)
+    if not prompt or not samples:
+        raise FieldError(f"{row.where} has no prompt or no output")
+    salt = row.text("cache_salt", default="")
+    return Request(
+        request_id=request_id,
+        arrival_ns=row.count("step"),
+        prompt=prompt,
+        num_prompt_tokens=sum(length for _, length in prompt),
+        outputs=tuple(
+            (segments.setdefault(f"o{request_id}.{sample}", len(segments)), length)
+            for sample, length in enumerate(samples)
+        ),
+        priority=row.count("priority", default=0),
+        extra_keys=(salt,) if salt else (),
+    )
 
 
 def _read_bytes(path: Path) -> bytes:
     try:
         data = path.read_bytes()
-        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(path, f"cannot be read: {error}") from error
+        unpacked = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(
+            path, f"the packed data ends or breaks ({error})", "copy the file again"
+        ) from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TraceError(path, f"cannot be read: {reason}", "check the path") from error
+    return unpacked.removeprefix(codecs.BOM_UTF8)
 
 
 def _parse(path: Path, data: bytes, line: int | None = None) -> Any:
+    """What a JSON text holds; ``line`` is the file's, where the text is one of many."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        raise TraceError(path, f"not JSON: {error}", line=line) from error
+        raise TraceError(
+            path,
+            f"not JSON: {error.msg} (column {error.colno})",
+            "give the scenario with --scenario, its rows, one a line, with --rows",
+            line=line or error.lineno,
+        ) from error

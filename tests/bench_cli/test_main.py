@@ -64,6 +64,14 @@ def test_expected_errors_end_in_one_line(
     assert capsys.readouterr().err == f"error: {error}\n"
 
 
+def test_a_terminal_obeys_no_file_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Control characters of a name are shown as escapes; other letters stay."""
+    assert fail_with(monkeypatch, UsageError("ü\x1b[2J.csv is\nno trace")) == 2
+    assert capsys.readouterr().err == "error: ü\\x1b[2J.csv is no trace\n"
+
+
 @pytest.mark.parametrize("error", [ValueError("x"), AllocatorError("x")])
 def test_unexpected_errors_keep_their_traceback(
     monkeypatch: pytest.MonkeyPatch, error: Exception

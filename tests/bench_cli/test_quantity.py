@@ -1,4 +1,4 @@
-"""Tests for :mod:`bench_cli.quantity`; what it refuses is tested with ``run``."""
+"""Tests for :mod:`bench_cli.quantity`; most that it refuses is tested with ``run``."""
 
 import math
 
@@ -15,7 +15,8 @@ from bench_cli.quantity import (
     parse_slo,
     parse_speedup,
 )
-from results.goodput import Slo
+from harness.errors import UsageError
+from results.goodput import Condition, Slo
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,79 @@ def test_speedups_and_slices_read_as_written() -> None:
 def test_limits_may_come_in_any_order() -> None:
     """Each limit is set once, the others stay open."""
     assert parse_slo("tpot=50ms, ttft=2s") == Slo(ttft_s=2.0, tpot_s=0.05)
+
+
+def test_limits_of_the_whole_run_stand_beside_those_of_requests() -> None:
+    """A metric with a statistic behind it is a condition, and they keep their order."""
+    slo = parse_slo("ttft_p99=5s, ttft=2s ,e2e_mean = 1min,itl_p99.9=500ms")
+
+    assert list(slo.limits()) == [("ttft_s", 2.0)]
+    assert slo.conditions == (
+        Condition(metric="ttft", statistic="p99", limit_s=5.0),
+        Condition(metric="e2e", statistic="mean", limit_s=60.0),
+        Condition(metric="itl", statistic="p99.9", limit_s=0.5),
+    )
+
+
+def test_a_whole_run_may_be_all_that_is_limited() -> None:
+    """Conditions need no limit of single requests beside them."""
+    slo = parse_slo("queue_max=3s")
+
+    assert list(slo.limits()) == []
+    assert slo.to_dict() == {"queue_max_s": 3.0}
+
+
+@pytest.mark.parametrize("metric", ["ttft", "tpot", "itl", "e2e", "queue"])
+@pytest.mark.parametrize(
+    "statistic", ["mean", "max", "p0", "p5", "p50", "p99", "p99.9", "p99.99", "p100"]
+)
+def test_every_metric_has_every_statistic(metric: str, statistic: str) -> None:
+    """Mean, maximum and any percentile of any latency can be limited."""
+    (condition,) = parse_slo(f"{metric}_{statistic}=1s").conditions
+
+    assert (condition.metric, condition.statistic) == (metric, statistic)
+    assert condition.name == f"{metric}_{statistic}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "queue=1s",
+        "ttft_p=1s",
+        "ttft_p101=1s",
+        "ttft_p100.1=1s",
+        "ttft_p999=1s",
+        "ttft_p99.=1s",
+        "ttft_p-1=1s",
+        "ttft_median=1s",
+        "ttft_p99_s=1s",
+        "ttft_=1s",
+        "p99=1s",
+        "TTFT_p99=1s",
+        "ttft_p99",
+        "ttft_p99=1s,",
+        "",
+    ],
+)
+def test_what_is_no_limit_is_refused(text: str) -> None:
+    """A name that is no latency or no statistic of one is refused with an example."""
+    with pytest.raises(UsageError, match="--slo cannot read.*ttft=2s,tpot=50ms,ttft_p99"):
+        parse_slo(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ttft_p99=1s,ttft_p99=2s", "names ttft_p99 twice"),
+        ("ttft_p99=0s", "'ttft_p99=0s' can never be met"),
+        ("ttft_p99=5", "no unit"),
+        ("ttft_p99=", "not a number"),
+    ],
+)
+def test_conditions_are_read_as_limits_are(text: str, words: str) -> None:
+    """A condition has one limit, above 0, with a unit."""
+    with pytest.raises(UsageError, match=words):
+        parse_slo(text)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,6 @@ def test_given_knobs_are_kept() -> None:
     given: dict[str, Any] = {
         "gpu_memory_utilization": 0.8,
         "block_size": 32,
-        "swap_space": 8.0,
         "max_num_seqs": 17,
         "max_num_batched_tokens": 3000,
         "max_model_len": 2048,
@@ -58,6 +57,7 @@ def test_given_knobs_are_kept() -> None:
     assert config["num_gpu_blocks"] == given.pop("num_gpu_blocks_override")
     assert config["num_cpu_blocks"] == given.pop("num_cpu_blocks_override")
     assert {name: config[name] for name in given} == given
+    assert resolve(swap_space=8.0).swap_space == 8.0
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,7 @@ def test_given_knobs_are_kept() -> None:
         ({"engine": "vllm"}, "--engine vllm is not there yet; .* --engine sim only"),
         ({"vllm_version": "0.32.0"}, "vLLM 0.32.0 has no v0 engine"),
         ({"kv_cache_gib": 9.0, "num_gpu_blocks_override": 9}, "give one of them"),
+        ({"swap_space": 9.0, "num_cpu_blocks_override": 9}, "give one of them"),
         ({"preemption_mode": "wait"}, "unknown preemption mode wait"),
     ],
 )

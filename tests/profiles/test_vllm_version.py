@@ -32,7 +32,9 @@ def test_version_prints_as_it_was_read() -> None:
     assert str(parse_version("0.6.6.post1")) == "0.6.6.post1"
 
 
-@pytest.mark.parametrize("text", ["", "latest", "0", "0.6.3-beta", "six", "0.6.x"])
+@pytest.mark.parametrize(
+    "text", ["", "latest", "0", "0.6.3-beta", "six", "0.6.x", "9" * 5000 + ".1"]
+)
 def test_garbage_is_refused_with_an_example(text: str) -> None:
     """What is no version is answered with one that is."""
     with pytest.raises(ProfileError, match=r"one such as 0\.6\.3"):

@@ -78,6 +78,10 @@ def test_the_first_request_follows_nobody(write_lines: WriteLines) -> None:
         ("note", {"a": 1}, "note is "),
         ("generated", [1], r"generated is \[1\], must be an object or null"),
         ("generated", False, "generated is false"),
+        ("blockbench", True, "format version true, must be 1"),
+        ("blockbench", "1", 'format version "1", must be 1'),
+        ("blockbench", 0, "format version 0, must be 1"),
+        ("generator", None, "the header has the unknown key generator; take it out"),
     ],
 )
 def test_bad_header_is_named(
@@ -123,7 +127,9 @@ def test_header_tells_generated_from_recorded(write_lines: WriteLines) -> None:
         ({"delay_s": 1}, "delay_s needs 'after'"),
         ({"after": 0, "delay_s": -1}, "delay_s is -1"),
         ({"priority": 0.5}, "priority is 0.5"),
+        ({"priority": 2**31}, "priority is 2147483648, must be a whole number of 32"),
         ({"salt": ["a"]}, "salt is "),
+        ({"adapter": ""}, 'adapter is "", must be a string that is not empty'),
         ({"promt": 1}, "unknown key promt"),
     ],
 )

@@ -1,6 +1,7 @@
 """Tests for :mod:`harness.traces.generation`."""
 
 import math
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def test_what_is_written_is_read(
 ) -> None:
     """Our reader takes every generated trace, whole, as generated and in order."""
     path = tmp_path_factory.getbasetemp() / "generated.jsonl"
-    generate_trace(path, options, force=True)
+    path.write_bytes(_bytes(options))
     workload = open_trace(path)
 
     assert workload.is_generated
@@ -220,10 +221,44 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_unwritable_file_is_refused(tmp_path: Path) -> None:
-    """A folder that is not there is a usage error."""
-    with pytest.raises(UsageError, match="cannot write"):
-        generate_trace(tmp_path / "no" / "trace.jsonl", GenerateOptions())
+@pytest.mark.parametrize("name", ["no/trace.jsonl", "file/x", "x" * 300, "x" * 254])
+@pytest.mark.parametrize("force", [True, False])
+def test_unwritable_file_is_refused(tmp_path: Path, name: str, force: bool) -> None:
+    """A path that cannot be, or with no room for the unfinished one, is a usage error."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(UsageError, match="cannot write .*; choose another place with -o"):
+        generate_trace(tmp_path / name, GenerateOptions(num_requests=1), force=force)
+
+
+def test_a_device_is_never_replaced(tmp_path: Path) -> None:
+    """What is there and no ordinary file is refused even with force, and stays."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    with pytest.raises(UsageError, match="pipe is no ordinary file; choose another"):
+        generate_trace(pipe, GenerateOptions(num_requests=1), force=True)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("changes", "other"),
+    [
+        ({"burstiness": 2.0}, "request_rate"),
+        ({"num_prefixes": 2}, "prefix_len"),
+        ({"think_time": 1.0}, "turns"),
+        ({"n_fraction": 0.5}, "n"),
+    ],
+)
+def test_an_option_without_effect_is_refused(
+    tmp_path: Path, changes: dict[str, Any], other: str
+) -> None:
+    """An option that needs another is refused without it, and nothing is written."""
+    path = tmp_path / "trace.jsonl"
+
+    with pytest.raises(UsageError, match=f"{next(iter(changes))} .*; add {other}$"):
+        generate_trace(path, GenerateOptions(num_requests=1, **changes))
+    assert not path.exists()
 
 
 def test_example_has_the_published_statistics() -> None:

@@ -121,6 +121,8 @@ def test_missing_key_is_named(write_lines: WriteLines, key: str) -> None:
 
     with pytest.raises(TraceError, match=f"trace.jsonl:2: {key} is missing"):
         open_trace(write_lines(_row(), row))
+    with pytest.raises(TraceError, match=f"trace.jsonl:1: {key} is missing"):
+        open_trace(write_lines(row, row))
 
 
 @pytest.mark.parametrize("line", ['{"timestamp": 1', "NaN", '{"input_length": NaN}', "3"])

@@ -32,10 +32,23 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 2790
         (POINTER, "Git LFS pointer to a file of 27901454 bytes.*git lfs pull"),
         (b"\n<!DOCTYPE html><html>", "web page.*download the raw file"),
         (b"<html><body>", "web page"),
-        (b'\xef\xbb\xbf{"a": 1}', "byte-order mark; save"),
+        (b"\xef\xbb\xbf", "empty"),
+        (b"\xef\xbb\xbf<html>", "web page"),
         (b"\xff\xfe{\x00", "UTF-16"),
+        (b"\xff\xfe\x00\x00{\x00\x00\x00", "UTF-32"),
+        (b"7z\xbc\xaf\x27\x1c", "7z archive; unpack it with '7z x'"),
+        (b"a.jsonl".ljust(257, b"\x00") + b"ustar", "tar archive; unpack it with 'tar"),
+        (
+            gzip.compress(gzip.compress(b"a", mtime=0), mtime=0),
+            "packed twice; unpack it once",
+        ),
         (b"\x01\x02\x00\x03", "binary"),
         (b'[{"a": 1}]', "one JSON array; write one object a line"),
+        (b"[\n  {\n", "one JSON array"),
+        (b'{\n  "a": 1\n}\n', "laid out over several lines; write one object a line"),
+        (b'{"a": 1}{"a": 2}\n', r"the first line is not valid JSON: .*\(column 9\)"),
+        (b"\x80\x81\x82\n", "this is no UTF-8 text; save it as UTF-8"),
+        (b"[12:00] started\n", "no trace format is recognised.*'.12:00. started'"),
         (b'{"a": 1, "b": 2}\n', "no trace format is recognised.*keys a, b"),
         (b"lorem ipsum\n", "no trace format is recognised.*'lorem ipsum'.*mooncake"),
     ],
@@ -47,6 +60,38 @@ def test_other_files_are_refused(tmp_path: Path, content: bytes, problem: str) -
 
     with pytest.raises(TraceError, match=problem):
         open_trace(path)
+
+
+def test_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    """A file that Windows wrote is read, its lines and its hash as they should be."""
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + (ROW + "\r\n").encode() * 2)
+
+    workload = open_trace(path)
+
+    assert len(workload) == 2
+    assert workload.content_hash == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("conversaton.jsonl", r"did you mean .*/conversation.jsonl\?$"),
+        ("conversation", r"did you mean .*/conversation.jsonl\?$"),
+        ("folder.jsonl", "check the path$"),
+        ("nowhere/conversation.jsonl", "check the path$"),
+        ("conversation.jsonl/x", "not a directory; check the path$"),
+    ],
+)
+def test_a_file_like_a_missing_one_is_offered(
+    tmp_path: Path, name: str, remedy: str
+) -> None:
+    """The file beside it with the nearest name is offered; nothing else is."""
+    (tmp_path / "conversation.jsonl").write_text(ROW)
+    (tmp_path / "folder.json").mkdir()
+
+    with pytest.raises(TraceError, match=remedy):
+        open_trace(tmp_path / name)
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:

@@ -53,15 +53,22 @@ def test_knob_that_is_missing_is_named(
         ("num_cpu_blocks", -1),
         ("max_num_seqs", 1.5),
         ("preemption_mode", "both"),
+        ("preemption_mode", []),
+        ("enable_prefix_caching", "no"),
+        ("chunked_prefill", 1),
+        ("watermark", -1),
+        ("watermark", 10**30),
+        ("watermark", None),
+        ("watermark", True),
     ],
 )
 def test_knob_that_means_nothing_is_refused(
     tmp_path: Path, scenario: dict[str, Any], key: str, value: object
 ) -> None:
-    """A knob of the wrong kind or size makes it no recording."""
+    """A knob of the wrong kind or size is named with what it must be."""
     scenario["config"][key] = value
 
-    with pytest.raises(TraceError, match="not a recorded scenario: "):
+    with pytest.raises(TraceError, match=f"{key} in config is .*, must be "):
         verify(tmp_path, scenario)
 
 
@@ -77,15 +84,41 @@ def test_knob_that_means_nothing_is_refused(
         ("prompt", [[0, -5]]),
         ("prompt", [[0]]),
         ("prompt", []),
+        ("prompt", [5]),
+        ("prompt", None),
+        ("id", True),
+        ("priority", "high"),
+        ("cache_salt", [1]),
     ],
 )
 def test_request_that_means_nothing_is_refused(
     tmp_path: Path, scenario: dict[str, Any], key: str, value: object
 ) -> None:
-    """A request with impossible lengths or times makes it no recording."""
-    scenario["requests"][0][key] = value
+    """A request with impossible lengths or times is told by its place in the file."""
+    scenario["requests"][3][key] = value
 
-    with pytest.raises(TraceError, match="not a recorded scenario: "):
+    with pytest.raises(TraceError, match="not a recorded scenario: .*request 3 "):
+        verify(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [42, None, [], {}, {"policy": "v0"}, {"policy": "v0", "config": []}],
+)
+def test_json_of_another_kind_is_no_recording(tmp_path: Path, document: object) -> None:
+    """What is JSON and no scenario is refused in words, not in Python's."""
+    with pytest.raises(TraceError, match=r"s.json: .*(must be an object|it lacks '\w+')"):
+        verify(tmp_path, document)
+
+
+@pytest.mark.parametrize("kept", [[], [0, 1, 1]])
+def test_requests_are_some_and_each_once(
+    tmp_path: Path, scenario: dict[str, Any], kept: list[int]
+) -> None:
+    """No request, or two with one id, make it no recording."""
+    scenario["requests"] = [scenario["requests"][i] for i in kept]
+
+    with pytest.raises(TraceError, match="no requests, or two with one id"):
         verify(tmp_path, scenario)
 
 
@@ -113,8 +146,9 @@ def test_rows_with_keys_taken_out_are_no_recording(
         (b"", "holds no rows"),
         (b"\n\n", "holds no rows"),
         (b"[1]\n", "no step"),
-        (b"{", "not JSON"),
-        (b"\x1f\x8b\x08\x00garbage", "cannot be read"),
+        (b"{", r"r.jsonl:1: not JSON: .*\(column 2\); .*one a line, with --rows"),
+        (b'{"step": true}', "no step"),
+        (b"\x1f\x8b\x08\x00garbage", "packed data ends or breaks"),
     ],
 )
 def test_rows_that_are_none_are_refused(
