@@ -14,8 +14,8 @@ MIN_REQUESTS = 20
 MIN_WAIT_S = 1.0
 """A shorter wait at the end of the trace harms nobody."""
 
-MIN_GROWTH = 0.1
-"""Wait at the end, per second of arrivals: requests come 10 % faster than they leave."""
+MIN_GROWTH = 0.05
+"""Wait at the end, per second of arrivals: requests come 5 % faster than they leave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

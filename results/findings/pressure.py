@@ -252,6 +252,7 @@ def _missing_blocks(run: RunView) -> FloatArray:
 
 
 def _head_of_line(run: RunView) -> list[Finding]:
+    """Who waits behind whom matters less where the queue grows without end."""
     blocked_s = head_of_line_s(run.requests, run.steps, run.block_size)
     total_s, num_affected = float(blocked_s.sum()), int((blocked_s > 0).sum())
     waited_s = _waited_s(run)
@@ -263,7 +264,7 @@ def _head_of_line(run: RunView) -> list[Finding]:
     return [
         Finding(
             code="head_of_line",
-            severity="warning",
+            severity="info" if run.is_growing else "warning",
             message=f"{num_affected:,} {noun} waited {total_s / num_affected:.1f} s on"
             " average behind one for which there were too few blocks, while there were"
             f" enough for them: {percent(total_s / waited_s)} of all waiting; the"

@@ -77,6 +77,7 @@ def _kv_cache_oversized(run: RunView) -> list[Finding]:
             f" {percent(peak / num_blocks)}: {run.gib(num_blocks - peak):.1f} GiB of"
             " each GPU held nothing",
             advice=f"{remedy} would do, for this load"
+            f"{'' if run.info.is_caching else ' without prefix caching'}"
             + (", and leave a fifth to spare" if needed > longest else _least(run)),
         )
     ]

@@ -192,6 +192,7 @@ def test_large_prompts_hold_up_small_ones() -> None:
     held_up = findings(shapes, 60, **small)["head_of_line"]
 
     assert "94 requests waited 3.5 s on average" in held_up.message
+    assert held_up.severity == "info"  # the queue grows meanwhile
     assert held_up.advice.startswith("prompts of 3,500 tokens or more, 8.33 % of all,")
 
     others = [shape for shape in shapes if shape[0] < 3500]

@@ -63,8 +63,8 @@ def test_kv_cache_oversized(make_step: MakeStep, view: View) -> None:
         "at most 4 of 10 blocks were ever in use, 40 %: 6.0 GiB of each GPU held nothing"
     )
     assert oversized.advice == (
-        "--gpu-memory-utilization 0.84 would do, for this load, and leave a fifth to"
-        " spare"
+        "--gpu-memory-utilization 0.84 would do, for this load without prefix caching,"
+        " and leave a fifth to spare"
     )
 
 
@@ -78,8 +78,8 @@ def test_kv_cache_oversized(make_step: MakeStep, view: View) -> None:
         ),
         (
             {"max_model_len": 100},
-            "--gpu-memory-utilization 0.87 would do, for this load; vLLM does not start"
-            " with less than --max-model-len (100) needs",
+            "--gpu-memory-utilization 0.87 would do, for this load without prefix"
+            " caching; vLLM does not start with less than --max-model-len (100) needs",
         ),
     ],
 )
@@ -158,6 +158,9 @@ def test_hits_are_spoken_of_as_cached(
     oversized = only(find_sizing(view([step], rows, enable_prefix_caching=True)))
 
     assert "at most 3 of 10 blocks were ever in use or cached, 30 %" in oversized.message
+    assert oversized.advice.endswith(
+        "would do, for this load, and leave a fifth to spare"
+    )
 
 
 # -- other limits ------------------------------------------------------------------------
