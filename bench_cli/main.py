@@ -116,7 +116,7 @@ def _not_there_yet(message: str) -> str | None:
 
 
 def _print_error(message: str) -> None:
-    """One line; what a terminal would obey, as in a file's name, is shown as an escape."""
+    """One line; what a terminal would obey, as in a file name, is shown as an escape."""
     line = " ".join(message.replace("Value error, ", "").split())
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
     print(f"error: {shown}", file=sys.stderr)
