@@ -14,7 +14,9 @@ from collections.abc import Hashable, Iterable
 
 BlockHash = int
 
-_TOKENS_PER_SEGMENT = 1 << 32
+TOKENS_PER_SEGMENT = 1 << 32
+"""Numbers from one segment to the next; those below it name no content."""
+
 _EMPTY = 0
 
 
@@ -39,7 +41,7 @@ class PrefixIndex:
         number = self._branches.get(key)
         if number is None:
             number = self._branches[key] = len(self._branches) + 1
-        return number * _TOKENS_PER_SEGMENT
+        return number * TOKENS_PER_SEGMENT
 
 
 class PrefixHashes:

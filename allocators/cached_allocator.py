@@ -20,8 +20,6 @@ class CachedBlockAllocator:
 
     Attributes:
         cached_blocks: Blocks in use, by content.
-        num_queries: Calls of :meth:`allocate`.
-        num_hits: Of these, how many found their content.
         num_evictions: Blocks whose content was given up.
         num_regretted_evictions: Of these, how many were allocated again for the same
             content.
@@ -32,7 +30,6 @@ class CachedBlockAllocator:
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.cached_blocks: dict[BlockHash, PhysicalTokenBlock] = {}
-        self.num_queries = self.num_hits = 0
         self.num_evictions = self.num_regretted_evictions = 0
         self._evictor = LRUEvictor()
         self._given_up = GivenUp()
@@ -62,17 +59,13 @@ class CachedBlockAllocator:
         """
         if block_hash is None:
             block_hash = next(self._unnamed)
-        self.num_queries += 1
         block = self.cached_blocks.get(block_hash)
         if block is None:
             if block_hash in self._evictor:
-                self.num_hits += 1
                 block = self._evictor.remove(block_hash)
             else:
                 block = self._new_block(block_hash, num_hashed_tokens)
             self.cached_blocks[block_hash] = block
-        else:
-            self.num_hits += 1
         block.ref_count += 1
         return block
 

@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from rich.box import SIMPLE
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -25,7 +26,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.:-=+*#"
 _BARS_IN_ASCII = dict(zip(_BARS, _ASCII_BARS, strict=True))
 _ASCII = str.maketrans({"·": "|", "µ": "u", "×": "x", **_BARS_IN_ASCII})
-_SIGNS = {"error": ("x", "bold red"), "warning": ("!", "yellow"), "info": ("-", "dim")}
+_SIGNS = {"error": ("x", "bold red"), "warning": ("!", "yellow"), "info": ("-", "")}
+_SPACE_BETWEEN_COLUMNS = 3
+_FEWEST_COLUMNS = 3
 
 
 class Screen:
@@ -44,11 +47,11 @@ class Screen:
 
     def line(self, content: str = "", style: str = "") -> None:
         """Print one line, wrapped where the terminal is narrow."""
-        self.console.print(self.text(content, style))
+        self._print(self.text(content, style))
 
-    def aside(self, content: str) -> None:
-        """Print a paragraph that explains, indented and dim."""
-        self.console.print(Padding(self.text(content, "dim"), (0, 0, 0, 2), expand=False))
+    def aside(self, content: str, style: str = "dim") -> None:
+        """Print a paragraph that explains, indented."""
+        self._print(Padding(self.text(content, style), (0, 0, 0, 2), expand=False))
 
     def spread(self, left: str, right: str) -> None:
         """Print one line with something at its right end."""
@@ -56,7 +59,7 @@ class Screen:
         grid.add_column()
         grid.add_column(justify="right")
         grid.add_row(self.text(left), self.text(right, "bold"))
-        self.console.print(grid)
+        self._print(grid)
 
     def facts(self, rows: Sequence[tuple[str, str]]) -> None:
         """Print labels and what belongs to them."""
@@ -65,16 +68,39 @@ class Screen:
         grid.add_column()
         for label, content in rows:
             grid.add_row(self.text(label), self.text(content))
-        self.console.print(grid)
+        self._print(grid)
 
     def table(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table; where the terminal is narrow its cells wrap."""
+        """Print a table.
+
+        Where the terminal is narrow, the last columns are left out and named below, and
+        cells wrap when that is not enough.
+        """
+        shown = self._num_fitting(headers, rows)
         table = Table(box=SIMPLE, pad_edge=False)
-        for header in headers:
+        for header in headers[:shown]:
             table.add_column(self.text(header), overflow="fold")
         for row in rows:
-            table.add_row(*(self.text(cell) for cell in row))
-        self.console.print(table)
+            table.add_row(*(self.text(cell) for cell in row[:shown]))
+        self._print(table)
+        if shown < len(headers):
+            self.aside(f"too narrow for {', '.join(headers[shown:])}; --json has them")
+
+    def _num_fitting(self, headers: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+        widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+        ends = accumulate(width + _SPACE_BETWEEN_COLUMNS for width in widths)
+        num_fitting = sum(end <= self.console.width for end in ends)
+        return max(num_fitting, min(_FEWEST_COLUMNS, len(headers)))
+
+    def _print(self, content: RenderableType) -> None:
+        """Print to a terminal as it is, and elsewhere without spaces at line ends."""
+        if self.console.is_terminal:
+            self.console.print(content)
+            return
+        with self.console.capture() as capture:
+            self.console.print(content)
+        lines = capture.get().splitlines()
+        self.console.file.write("".join(f"{line.rstrip()}\n" for line in lines))
 
 
 def sparkline(shares: Sequence[float]) -> str:
@@ -93,7 +119,8 @@ def print_run(screen: Screen, document: Document, usage: Sequence[float]) -> Non
 
     Args:
         screen: Where to.
-        document: The summary document, with all that is known of the trace.
+        document: The summary document, with all that is known of the trace, and the
+            run's ``ending``.
         usage: Mean KV-cache usage in equal parts of the run.
     """
     screen.spread(_trace_line(document), document["source"])
@@ -122,12 +149,12 @@ def print_run(screen: Screen, document: Document, usage: Sequence[float]) -> Non
 
 
 def print_findings(screen: Screen, findings: Sequence[dict[str, str]]) -> None:
-    """Print one line a finding, its remedy after it."""
+    """Print a paragraph a finding, its code at the end, and its remedy."""
     for finding in findings:
         sign, style = _SIGNS[finding["severity"]]
-        screen.line(f"{sign} {finding['message']}", style)
+        screen.line(f"{sign} {finding['message']}  [{finding['code']}]", style)
         if finding["advice"]:
-            screen.aside(f"-> {finding['advice']}")
+            screen.aside(f"-> {finding['advice']}", style="")
         screen.line()
 
 
@@ -162,11 +189,21 @@ def _config_line(config: Document) -> str:
     )
 
 
+_ENDINGS = {
+    "running": ("not yet", "under way"),
+    "interrupted": ("not finished", "interrupted"),
+    "killed": ("not finished", "killed"),
+}
+"""What requests without an end are called, and the run, by how it ended."""
+
+
 def _requests(document: Document) -> str:
     counts = document["counts"]
     names = ("finished", "rejected", "aborted", "failed")
-    parts = [f"{counts[n]:,} {n}" for n in names if counts[n] or n == "finished"]
-    return join(*parts, "" if document["complete"] else "INCOMPLETE: the run broke off")
+    failed, ending = _ENDINGS.get(document["ending"], ("failed", "the run broke off"))
+    words = dict(zip(names, (*names[:-1], failed), strict=True))
+    parts = [f"{counts[n]:,} {words[n]}" for n in names if counts[n] or n == "finished"]
+    return join(*parts, "" if document["complete"] else f"INCOMPLETE: {ending}")
 
 
 def _kv_cache(document: Document, usage: Sequence[float]) -> str:

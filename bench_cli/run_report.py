@@ -1,11 +1,11 @@
 """How a run is printed, whether it has just ended or was stored."""
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from bench_cli.document import deliver
 from bench_cli.tables import TableStyle
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def print_report(
     from results.kv_usage import usage_over_time
 
     if report.as_json:
-        typer.echo(json.dumps(document, indent=2, allow_nan=False))
+        deliver(document, as_json=True, output=None)
         typer.echo(said, err=True)
     elif report.table is not TableStyle.RICH:
         rows = flatten({key: document[key] for key in TABLE_SECTIONS})
@@ -80,5 +80,6 @@ def print_report(
             num_gpu_blocks=info.config["num_gpu_blocks"],
             num_points=SPARKLINE_POINTS,
         )
-        print_run(screen, document | {"trace": dict(info.trace)}, usage)
+        known = {"trace": dict(info.trace), "ending": info.outcome.ending}
+        print_run(screen, document | known, usage)
         screen.line(f"  {said}", "dim")

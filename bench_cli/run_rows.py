@@ -8,6 +8,7 @@ import typer
 from bench_cli.console import Screen
 from bench_cli.quantity import format_duration
 from bench_cli.tables import TableStyle, render_table
+from results.statistics import NS_PER_S
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +18,6 @@ LISTS = ("gap_ns", "gap_count")
 """Columns of lists, which a table has no room for; JSON has them."""
 
 Row = dict[str, Any]
-NS_PER_S = 1e9
 
 
 def json_rows(frame: "pd.DataFrame") -> list[Row]:

@@ -1,21 +1,24 @@
 """Every knob of a run, with the defaults of the vLLM version in force filled in."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from harness.errors import ConfigError, UsageError
 from harness.schedulers.batch import PreemptionMode
-from profiles.capacity import plan_blocks
+from profiles.capacity import BlockPlan, plan_blocks
+from profiles.errors import CapacityError
 from profiles.gpu import KnownError, load_gpu
 from profiles.model import ModelProfile, load_model
 from profiles.vllm_version import (
     DEFAULT_V0_VERSION,
+    V0_WATERMARK,
     V0Defaults,
     v0_defaults,
     v0_support,
 )
 
-V0_WATERMARK = 0.01
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 V0_BLOCK_SIZES = (8, 16, 32)
 """Choices of ``--block-size`` in the versions that policy v0 is exact for.
@@ -32,7 +35,10 @@ class EngineConfig:
         swap_space: GiB of CPU memory for swapped blocks, per GPU.
         preemption_mode: Forced, or ``None``: recompute groups of one, swap others.
         kv_cache_gib: Memory of the KV cache on each GPU.
+        num_fitting_gpu_blocks: Blocks that the utilization leaves room for, where the
+            number was given and the model fits; else ``None``.
         block_bytes: Bytes of one block on one GPU.
+        longest_model_len: Longest sequence that the model takes.
         gpu_memory_gib: Memory of one GPU as vLLM sees it.
         source_of_num_gpu_blocks: ``estimated``, ``kv_cache_gib`` or ``override``.
         step_time_error: Known error of the step times, where it was measured.
@@ -50,7 +56,9 @@ class EngineConfig:
     num_gpu_blocks: int
     num_cpu_blocks: int
     kv_cache_gib: float
+    num_fitting_gpu_blocks: int | None
     block_bytes: int
+    longest_model_len: int
     gpu_memory_gib: float
     source_of_num_gpu_blocks: str
     swap_space: float
@@ -127,7 +135,8 @@ def resolve_config(
     }
     knobs = _Knobs.filled(given, defaults)
     knobs.check(model_len, chunked=defaults.enable_chunked_prefill)
-    plan = plan_blocks(
+    plan_of = partial(
+        plan_blocks,
         model_profile,
         gpu_profile,
         block_size=knobs.block_size,
@@ -136,6 +145,8 @@ def resolve_config(
         tensor_parallel_size=tensor_parallel_size,
         max_num_batched_tokens=knobs.max_num_batched_tokens,
         max_num_seqs=knobs.max_num_seqs,
+    )
+    plan = plan_of(
         kv_cache_gib=kv_cache_gib,
         num_gpu_blocks_override=num_gpu_blocks_override,
         num_cpu_blocks_override=num_cpu_blocks_override,
@@ -150,6 +161,8 @@ def resolve_config(
         num_gpu_blocks=plan.num_gpu_blocks,
         num_cpu_blocks=plan.num_cpu_blocks,
         kv_cache_gib=plan.kv_cache_gib,
+        num_fitting_gpu_blocks=_num_fitting(plan, plan_of),
+        longest_model_len=model_profile.max_model_len,
         block_bytes=plan.block_bytes,
         gpu_memory_gib=gpu_profile.memory_gib,
         source_of_num_gpu_blocks=plan.source_of_num_gpu_blocks,
@@ -237,6 +250,16 @@ def _v0_version(policy: str, engine: str, version: str | None) -> str:
             f" (exactly up to {DEFAULT_V0_VERSION})"
         )
     return version
+
+
+def _num_fitting(plan: BlockPlan, plan_of: Callable[[], BlockPlan]) -> int | None:
+    """Blocks that would fit where the number was given; None where the model does not."""
+    if plan.source_of_num_gpu_blocks == "estimated":
+        return None
+    try:
+        return plan_of().num_gpu_blocks
+    except CapacityError:
+        return None
 
 
 def _max_model_len(model: ModelProfile, max_model_len: int | None) -> int:

@@ -40,7 +40,6 @@ class Recorder:
     Attributes:
         requests: Records in arrival order, by request id.
         steps: Records in time order.
-        dismissed: Requests that left without finishing.
         num_done: Requests that have left, however they left.
 
     Args:
@@ -59,7 +58,6 @@ class Recorder:
     ) -> None:
         self.requests: dict[int, RequestRecord] = {}
         self.steps: list[StepRecord] = []
-        self.dismissed: list[Dismissed] = []
         self.num_done = 0
         self._scheduler = scheduler
         self._block_size = block_size
@@ -191,7 +189,6 @@ class Recorder:
         has_run = record.first_scheduled_ns is not None
         status = RequestStatus.ABORTED if has_run else RequestStatus.REJECTED
         self._leave(dismissed.request, now_ns, status, dismissed.reason)
-        self.dismissed.append(dismissed)
 
     def _leave(
         self, request: Request, now_ns: int, status: RequestStatus, reason: str

@@ -1,9 +1,8 @@
 """A workload through our block manager: from a configuration to the records of a run."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from harness.analysis.sharing import shared_tokens
 from harness.arrivals import ArrivalSource, FrontDoor, MaxConcurrency, OpenLoop
@@ -18,6 +17,7 @@ from harness.workload import Workload
 from profiles.gpu import load_gpu
 from profiles.model import load_model
 from profiles.step_time import RooflineStepTime
+from results.journal import Journal
 from results.record import RequestRecord, StepRecord
 from results.run_info import Ending, Outcome
 
@@ -25,15 +25,6 @@ OnProgress = Callable[[int, int], None]
 
 JOURNAL_PERIOD_S = 0.5
 """Wall time between two entries in the journal; what is lost when a run is killed."""
-
-
-class Journal(Protocol):
-    """Where rows are kept while a run is under way."""
-
-    def append(
-        self, requests: Sequence[RequestRecord], steps: Sequence[StepRecord]
-    ) -> None:
-        """Keep requests that are new or have changed, and new steps."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,6 +9,12 @@ from profiles.errors import ProfileError
 DEFAULT_V0_VERSION = "0.6.3"
 """The newest version with exactly the allocators of policy v0 (docs/v0.md)."""
 
+V0_WATERMARK = 0.01
+"""Share of the GPU blocks that admission leaves free; v0 has no option for it.
+
+Source: docs/v0.md.
+"""
+
 LONG_CONTEXT_TOKENS = 32768
 """Above this ``max_model_len`` chunked prefill is on unless something forbids it.
 
@@ -49,7 +55,7 @@ class V0Defaults:
     block_size: int = 16
     swap_space_gib: float = 4.0
     max_num_seqs: int = 256
-    watermark: float = 0.01
+    watermark: float = V0_WATERMARK
 
 
 def parse_version(version: str) -> VllmVersion:

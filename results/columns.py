@@ -51,10 +51,6 @@ class Columns:
         equal: BoolArray = np.asarray(words == value, dtype=np.bool_)
         return equal
 
-    def words(self, name: str) -> list[str]:
-        """A column of words."""
-        return [str(word) for word in self._table[name]]
-
     def flat(self, name: str) -> FloatArray:
         """All numbers of a column of lists, row after row."""
         numbers = [number for row in self._table[name] for number in row]
@@ -63,6 +59,16 @@ class Columns:
     def total(self, name: str) -> int:
         """Sum of a column of whole numbers."""
         return int(self[name].sum())
+
+
+def durations_ns(steps: Columns) -> FloatArray:
+    """Nanoseconds of each stretch, ``(num_stretches,)``."""
+    return steps["end_ns"] - steps["start_ns"]
+
+
+def computing_ns(steps: Columns) -> FloatArray:
+    """The same without the time in which steps waited for swaps."""
+    return durations_ns(steps) - steps["swap_ns"]
 
 
 def record_lists(record_type: type[Any], records: Iterable[object]) -> dict[str, Any]:

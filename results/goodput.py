@@ -10,15 +10,13 @@ from results.columns import Columns, FloatArray
 from results.latency import RequestLatency, inter_token_gaps, request_latency
 from results.statistics import statistic_of
 
-METRICS = ("ttft", "tpot", "itl", "e2e", "queue")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """A limit of one statistic over the whole run, as ``ttft_p99=5s``.
 
     Attributes:
-        metric: One of ``METRICS``.
+        metric: ``ttft``, ``tpot``, ``itl``, ``e2e`` or ``queue``.
         statistic: ``mean``, ``max``, or a percentile as ``p99`` or ``p99.9``.
         limit_s: Seconds that it may come to.
     """

@@ -39,7 +39,6 @@ class Journal:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.error: OSError | None = None
         self._steps = _RowFile(folder / STEPS_JOURNAL)
         try:
             self._requests = _RowFile(folder / REQUESTS_JOURNAL)
@@ -60,8 +59,7 @@ class Journal:
     ) -> None:
         """Record the steps since the last call and the requests changed since then.
 
-        A full disk stops nothing: ``error`` tells of it until a later call succeeds,
-        which writes the rows that had to wait as well.
+        A full disk stops nothing: rows wait until a later call finds room for them.
         """
         for step in steps:
             self._steps.add(next(self._step_numbers), step)
@@ -71,15 +69,11 @@ class Journal:
 
     def flush(self) -> None:
         """Write the rows that wait; requests only after the steps that led to them."""
-        try:
+        with suppress(OSError):  # what could not be written goes on waiting
             self._steps.flush()
             self._requests.flush()
             if not self._is_locked:
                 os.utime(self._steps.path)
-        except OSError as error:
-            self.error = error
-        else:
-            self.error = None
 
     def close(self) -> None:
         """Write what waits and let go of the lock; a second call has no effect."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from results.columns import Columns, FloatArray
+from results.columns import Columns, FloatArray, durations_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +69,6 @@ def usage_over_time(
         return []
     share = np.diff(np.interp(edges, times, area)) / width / num_gpu_blocks
     return [float(value) for value in share]
-
-
-def durations_ns(steps: Columns) -> FloatArray:
-    """Nanoseconds of each stretch, ``(num_stretches,)``."""
-    return steps["end_ns"] - steps["start_ns"]
 
 
 def _mean_used_blocks(steps: Columns) -> FloatArray:

@@ -1,8 +1,13 @@
-"""Requests as they are named in sentences."""
+"""Requests, and numbers of things, as sentences name them."""
 
 from collections.abc import Iterable
 
 _NUM_NAMED = 5
+
+
+def number_of(number: int, noun: str) -> str:
+    """``1 request``, ``2,000 requests``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def named(request_ids: Iterable[int]) -> str:

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -138,9 +138,9 @@ def where_run_lies(folder: Path) -> Path:
     return folder
 
 
-def remove_run_files(folder: Path) -> None:
+def remove_run_files(folder: Path, names: Iterable[str] = RUN_FILES) -> None:
     """Remove what belongs to a run, as far as that can be done, and nothing else."""
-    for name in RUN_FILES:
+    for name in names:
         with suppress(OSError):
             (folder / name).unlink(missing_ok=True)
 
@@ -211,30 +211,30 @@ def _check(output: Path, *, force: bool) -> None:
         raise RunFolderError(
             f"{output} is where a disk is mounted; name a folder inside it with -o"
         )
-    found = sorted(target.iterdir())
-    if found and not force:
+    is_empty = not any(target.iterdir())
+    if not is_empty and not force:
         raise RunFolderError(
             f"{output} is not empty; choose another folder or add --force"
         )
-    if found:
-        _check_is_run(output, found)
+    if not is_empty:
+        _check_is_run(output, target)
 
 
-def _check_is_run(output: Path, found: list[Path]) -> None:
+def _check_is_run(output: Path, target: Path) -> None:
     """Refuse to replace anything but a run folder of ours that nobody is writing."""
-    foreign = [path.name for path in found if not _can_be_ours(path)]
+    foreign = [path.name for path in sorted(target.iterdir()) if not _can_be_ours(path)]
     if foreign:
         raise RunFolderError(
             f"{output} holds {foreign[0]!r}, which is no part of a run;"
             " --force replaces runs only: choose another folder"
         )
-    run = _run_document(found[0].with_name("run.json"))
+    run = _run_document(target / "run.json")
     if run is None:
         raise RunFolderError(
             f"{output} has no run.json that blockbench wrote;"
             " --force replaces runs only: choose another folder"
         )
-    if run.get("state") == "running" and is_under_way(found[0].parent):
+    if run.get("state") == "running" and is_under_way(target):
         raise RunFolderError(
             f"{output} holds a run that is under way;"
             " wait for its end or choose another folder"

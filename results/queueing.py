@@ -9,7 +9,7 @@ from results.statistics import NS_PER_S
 
 NUM_PARTS = 4
 MIN_REQUESTS = 20
-"""Fewer say nothing about a trend."""
+"""Fewer say nothing of the traffic, nor of a trend in it."""
 
 MIN_WAIT_S = 1.0
 """A shorter wait at the end of the trace harms nobody."""
@@ -39,12 +39,8 @@ class QueueTrend:
 
 
 def queue_trend(requests: Columns, steps: Columns) -> QueueTrend | None:
-    """The trend of the wait; None when there are too few requests to tell.
-
-    A request that was still waiting when the run ended has waited until then; one that
-    had not arrived by then, or was refused at the door, does not count.
-    """
-    arrival, wait = _waits_ns(requests, steps)
+    """The trend of the wait; None when there are too few requests to tell."""
+    arrival, wait = waits_ns(requests, steps)
     if len(arrival) < MIN_REQUESTS:
         return None
     order = np.argsort(arrival, kind="stable")
@@ -55,7 +51,12 @@ def queue_trend(requests: Columns, steps: Columns) -> QueueTrend | None:
     )
 
 
-def _waits_ns(requests: Columns, steps: Columns) -> tuple[FloatArray, FloatArray]:
+def waits_ns(requests: Columns, steps: Columns) -> tuple[FloatArray, FloatArray]:
+    """Arrival, and nanoseconds from then to the first batch, ``(num_waits,)`` each.
+
+    A request that was still waiting when the run ended has waited until then; one that
+    had not arrived by then, or was refused at the door, does not count.
+    """
     arrival, scheduled = requests["arrival_ns"], requests["first_scheduled_ns"]
     end = steps["end_ns"][-1] if len(steps) else 0.0
     left = np.where(np.isnan(requests["finished_ns"]), end, requests["finished_ns"])

@@ -6,7 +6,6 @@ import platform
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -180,7 +179,7 @@ class RunStore:
 
     def _not_saved(self, error: OSError) -> ResultsError:
         """Go back to the journal alone, and say so."""
-        self._unlink(*(name for name in RUN_FILES if name not in ("run.json", *JOURNALS)))
+        remove_run_files(self.folder, set(RUN_FILES).difference(("run.json", *JOURNALS)))
         self.journal.flush()  # there may be room now for rows that had to wait
         what = f"{self.folder}: the run was not saved: {error.strerror or error}"
         remedy = "make room or choose another place with -o"
@@ -191,11 +190,6 @@ class RunStore:
             f"{what}; what it had recorded is kept (blockbench show {shown});"
             f" for the whole run {remedy}"
         )
-
-    def _unlink(self, *names: str) -> None:
-        for name in names:
-            with suppress(OSError):
-                (self.folder / name).unlink(missing_ok=True)
 
     def _remove(self) -> None:
         """Remove what was made, and nothing that was there before."""

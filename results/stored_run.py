@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KINDS: dict[str, type] = {"name": str, "environment": dict, "history": list}
+"""What run.json holds besides the fields of ``RunInfo``, and is read without asking."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

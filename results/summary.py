@@ -7,10 +7,10 @@ import numpy as np
 
 from results.columns import BoolArray, Columns
 from results.findings import find
+from results.findings.run_view import RunView
 from results.goodput import Slo, count_good, judge_conditions
 from results.kv_usage import kv_usage
 from results.latency import inter_token_gaps, is_finished, request_latency
-from results.queueing import queue_trend
 from results.record import RequestStatus
 from results.run_info import RunInfo
 from results.statistics import NS_PER_S, summarize_samples
@@ -82,7 +82,7 @@ def is_steady(info: RunInfo, requests: Columns, steps: Columns) -> bool | None:
     None in a closed loop, where no queue grows, for too few requests to tell, and for a
     run that ended before it could show.
     """
-    trend = None if info.is_closed_loop else queue_trend(requests, steps)
+    trend = RunView(info, requests, steps).trend
     if trend is None or not (trend.is_growing or info.complete):
         return None
     return not trend.is_growing

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from results.columns import Columns, FloatArray
-from results.kv_usage import durations_ns
+from results.columns import Columns, FloatArray, computing_ns, durations_ns
 from results.statistics import NS_PER_S, sums_at_or_above
 
 
@@ -31,11 +30,10 @@ class TimeShares:
 
 def time_shares(steps: Columns) -> TimeShares:
     """Where the time of the steps went."""
-    duration = durations_ns(steps)
-    busy = float(duration.sum())
+    busy = float(durations_ns(steps).sum())
     if busy <= 0:
         return TimeShares()
-    computing = duration - steps["swap_ns"]
+    computing = computing_ns(steps)
     prefill = float((computing * _share_of_tokens(steps, "num_prefill_tokens")).sum())
     again = float((computing * _share_of_tokens(steps, "num_recomputed_tokens")).sum())
     swap = float(steps["swap_ns"].sum())

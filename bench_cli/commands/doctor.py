@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from bench_cli.console import Screen
     from bench_cli.probes.check import Check
 
-SCHEMA_VERSION = 1
 NARROW = 60
 STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
@@ -30,7 +29,7 @@ def doctor(
     checks = list(examine(screen))
     num_problems = sum(check.status == "problem" for check in checks)
     document = {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": 1,
         "kind": "doctor",
         "ok": num_problems == 0,
         "checks": [check.to_dict() for check in checks],
@@ -49,15 +48,15 @@ def examine(screen: "Screen") -> Iterator["Check"]:
 
     found = find_installation()
     requirements = found.requirements if found else ()
-    extras = {needed.extra: needed for needed in requirements}
+    extras = {needed.extra: needed.minimum for needed in requirements}
     torch = accelerator.ask_torch()
     yield installation.check_python(found)
     yield installation.check_blockbench(found)
     yield installation.check_packages(found)
     yield installation.check_libraries([r for r in requirements if r.extra is None])
-    yield accelerator.check_torch(extras.get("torch"), torch)
+    yield accelerator.check_torch(extras.get("torch", ""), torch)
     yield accelerator.check_cuda(torch)
-    yield accelerator.check_vllm(extras.get("vllm"))
+    yield accelerator.check_vllm(extras.get("vllm", ""))
     yield machine.check_disk()
     yield machine.check_machine()
     yield machine.check_terminal(screen)

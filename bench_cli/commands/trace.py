@@ -25,13 +25,8 @@ def inspect(
     block_size: Annotated[
         int, typer.Option(min=1, help="Tokens in a block, for the ideal hit rate.")
     ] = 16,
-    trace_format: Annotated[
-        str | None,
-        typer.Option("--format", help="Format of the trace; recognised if not given."),
-    ] = None,
-    skip_bad_rows: Annotated[
-        bool, typer.Option("--skip-bad-rows", help="Count bad rows and go on.")
-    ] = False,
+    trace_format: options.Format = None,
+    skip_bad_rows: options.SkipBadRows = False,
     as_json: options.AsJson = False,
     output: options.DocumentFile = None,
 ) -> None:

@@ -1,7 +1,7 @@
-"""GPUs, torch and vLLM: neither is imported in this process.
+"""GPUs, torch and vLLM, without importing either of the two in this process.
 
-Importing them takes seconds and can end the process, so torch is asked in one of its own,
-and of vLLM the version is enough.
+That takes seconds and can end the process, so torch is asked in one of its own, and of
+vLLM the version is enough.
 """
 
 import json
@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from bench_cli.probes.check import Check, Status
-from bench_cli.probes.distribution import Requirement, installed_version, is_at_least
+from bench_cli.probes.check import Check
+from bench_cli.probes.distribution import installed_version, is_at_least
 from bench_cli.probes.program import ask, printable
 
 TORCH_TIMEOUT_S = 60.0  # a cold disk, or one across a network
@@ -37,18 +37,16 @@ class Gpu:
     driver: str
 
     def __str__(self) -> str:
-        if self.memory_bytes is None:
-            return f"{self.name}, driver {self.driver}"
-        gib = self.memory_bytes / 2**30
-        return f"{self.name}, {gib:.1f} GiB, driver {self.driver}"
+        size = f" {self.memory_bytes / 2**30:.1f} GiB," if self.memory_bytes else ""
+        return f"{self.name},{size} driver {self.driver}"
 
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """What torch says of itself; ``build`` is None where it could not say."""
+    """What torch says of itself; None where it is not installed, or could not say."""
 
     build: str | None = None
-    num_gpus: int = 0
+    num_gpus: int | None = None
     failure: str = ""
 
 
@@ -75,10 +73,10 @@ def _gpu(line: str) -> Gpu | None:
     return Gpu(printable(match[1]), int(mib[1]) * 2**20 if mib else None, match[3])
 
 
-def ask_torch() -> Torch | None:
-    """How torch was built and how many GPUs it sees; None where it is not installed."""
+def ask_torch() -> Torch:
+    """How torch was built and how many GPUs it sees."""
     if installed_version("torch") is None:
-        return None
+        return Torch()
     command = [sys.executable, "-P", "-c", _DESCRIBE_TORCH]
     answer = ask(command, timeout_s=TORCH_TIMEOUT_S)
     if answer.failure:
@@ -90,58 +88,52 @@ def ask_torch() -> Torch | None:
         return Torch(failure="it does not say how it was built")
 
 
-def check_torch(needed: Requirement | None, torch: Torch | None) -> Check:
+def check_torch(minimum: str, torch: Torch) -> Check:
     """A note where it is missing, too old or broken: no simulation needs it."""
-    detail = "" if torch is None else torch.failure or f"{torch.build} build"
-    check = _check_extra("torch", needed, detail)
-    check.data["build"] = None if torch is None else torch.build
-    if torch is None or not torch.failure:
-        return check
-    advice = check.advice or "install torch again"
-    return replace(check, status=Status.NOTE, advice=advice)
+    build = f"{torch.build} build" if torch.build else ""
+    check = _check_extra("torch", minimum, torch.failure or build)
+    advice = check.advice or ("install torch again" if torch.failure else "")
+    return replace(check, advice=advice, data=check.data | {"build": torch.build})
 
 
-def check_vllm(needed: Requirement | None) -> Check:
+def check_vllm(minimum: str) -> Check:
     """A note where it is missing or too old: recorded rows are verified without it."""
-    check = _check_extra("vllm", needed)
+    check = _check_extra("vllm", minimum)
     return replace(check, found=f"{check.found}; verify against recorded rows needs none")
 
 
-def _check_extra(name: str, needed: Requirement | None, detail: str = "") -> Check:
+def _check_extra(name: str, minimum: str, detail: str = "") -> Check:
     version = installed_version(name)
-    minimum = needed.minimum if needed else ""
-    is_new_enough = version is not None and is_at_least(version, minimum)
+    is_old = version is not None and not is_at_least(version, minimum)
     words = [
         version or "not installed",
         detail,
-        "" if is_new_enough or version is None else f"older than {minimum}",
+        f"older than {minimum}" if is_old else "",
         f"--engine {name} is not there yet in this version",
     ]
     advice = f"nothing now; once it is there, pip install 'blockbench[{name}]'"
     return Check(
         name,
-        Status.OK if is_new_enough else Status.NOTE,
         "; ".join(word for word in words if word),
-        "" if is_new_enough else advice,
+        advice if version is None or is_old else "",
         {"version": version, "required": minimum or None},
     )
 
 
-def check_cuda(torch: Torch | None) -> Check:
+def check_cuda(torch: Torch) -> Check:
     """A note where no GPU is found, or torch cannot use the one that is."""
     gpus, why_none = ask_nvidia_smi()
-    num_usable = None if torch is None or torch.failure else torch.num_gpus
-    data = {"gpus": [asdict(gpu) for gpu in gpus], "num_torch_gpus": num_usable}
-    found = "; ".join(_count(gpus)) or why_none
-    if num_usable:
-        return Check("cuda", Status.OK, f"{found}; torch can use {num_usable}", "", data)
-    if not gpus:
+    found, advice = "; ".join(_count(gpus)) or why_none, ""
+    if torch.num_gpus:
+        found += f"; torch can use {torch.num_gpus}"
+    elif not gpus:
+        found = f"no GPU found: {found}"
         advice = "nothing now: simulated runs need no GPU"
-        return Check("cuda", Status.NOTE, f"no GPU found: {found}", advice, data)
-    if num_usable == 0:
+    elif torch.num_gpus == 0:
+        found += "; torch can use none"
         advice = "install a build of torch for this driver, as pytorch.org lists them"
-        return Check("cuda", Status.NOTE, f"{found}; torch can use none", advice, data)
-    return Check("cuda", Status.OK, found, "", data)
+    data = {"gpus": [asdict(gpu) for gpu in gpus], "num_torch_gpus": torch.num_gpus}
+    return Check("cuda", found, advice, data)
 
 
 def _count(gpus: Sequence[Gpu]) -> list[str]:

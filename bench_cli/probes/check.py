@@ -19,17 +19,22 @@ class Check:
 
     Attributes:
         name: Stable name for scripts.
-        status: Whether blockbench can work with what was found.
         found: One sentence, without a full stop.
         advice: The remedy, as a command where there is one; empty if nothing is amiss.
         data: The facts behind the words, as strict JSON.
+        when_amiss: How the check ended if there is advice.
     """
 
     name: str
-    status: Status
     found: str
     advice: str = ""
     data: dict[str, Any] = field(default_factory=dict)
+    when_amiss: Status = Status.NOTE
+
+    @property
+    def status(self) -> Status:
+        """Whether blockbench can work with what was found."""
+        return self.when_amiss if self.advice else Status.OK
 
     def to_dict(self) -> dict[str, Any]:
         """The check as it stands in the document, its data beside its words."""

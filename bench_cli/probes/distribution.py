@@ -36,9 +36,6 @@ class Requirement:
     minimum: str
     extra: str | None = None
 
-    def __str__(self) -> str:
-        return f"{self.name}>={self.minimum}"
-
 
 @dataclass(frozen=True, slots=True)
 class Installation:

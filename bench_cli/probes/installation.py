@@ -32,38 +32,32 @@ def check_python(installation: Installation | None) -> Check:
     version, system = platform.python_version(), platform.platform()
     minimum = installation.min_python if installation else ""
     is_too_old = not is_at_least(version, minimum)
-    return Check(
-        "python",
-        Status.PROBLEM if is_too_old else Status.OK,
-        f"Python {version} on {system}",
-        f"install blockbench with Python {minimum} or later" if is_too_old else "",
-        {
-            "version": version,
-            "required": minimum or None,
-            "platform": system,
-            "executable": sys.executable,
-        },
-    )
+    data = {
+        "version": version,
+        "required": minimum or None,
+        "platform": system,
+        "executable": sys.executable,
+    }
+    found = f"Python {version} on {system}"
+    advice = f"install blockbench with Python {minimum} or later" if is_too_old else ""
+    return Check("python", found, advice, data, Status.PROBLEM)
 
 
 def check_blockbench(installation: Installation | None) -> Check:
     """A problem where it is not installed; a note where another copy is running."""
     data: dict[str, Any] = {"version": None, "is_editable": None, "folder": str(ROOT)}
+    install = f"pip install {shlex.quote(str(ROOT))}"
     if installation is None:
         found = f"runs from {ROOT} and is not installed"
-        advice = f"pip install {shlex.quote(str(ROOT))}"
-        return Check("blockbench", Status.PROBLEM, found, advice, data)
-    data |= {
-        "version": installation.version,
-        "is_editable": installation.is_editable,
-    }
-    how = "editable, in" if installation.is_editable else "in"
-    found = f"{installation.version}, {how} {installation.folder}"
-    if _is_same(installation.folder, ROOT):
-        return Check("blockbench", Status.OK, found, "", data)
-    found += f"; what runs lies in {ROOT}"
-    advice = f"take {ROOT} off PYTHONPATH, or pip install {shlex.quote(str(ROOT))}"
-    return Check("blockbench", Status.NOTE, found, advice, data)
+        return Check("blockbench", found, install, data, Status.PROBLEM)
+    version, is_editable = installation.version, installation.is_editable
+    data |= {"version": version, "is_editable": is_editable}
+    how = "editable, in" if is_editable else "in"
+    found, advice = f"{version}, {how} {installation.folder}", ""
+    if not _is_same(installation.folder, ROOT):
+        found += f"; what runs lies in {ROOT}"
+        advice = f"take {ROOT} off PYTHONPATH, or {install}"
+    return Check("blockbench", found, advice, data)
 
 
 def _is_same(one: Path | str, other: Path | str) -> bool:
@@ -76,17 +70,15 @@ def check_packages(installation: Installation | None) -> Check:
     loaded = strangers_on(sys.path)
     # A Python that is started here looks into this folder first.
     here = {} if sys.flags.safe_path else strangers_on(["", *sys.path])
-    complaints = [
-        *_ownership_complaints(owners, is_installed=installation is not None),
-        *_import_complaints(owners, loaded, here),
-    ]
+    is_installed = installation is not None
+    complaints = list(_complaints(owners, loaded, here, is_installed=is_installed))
     return Check(
         "packages",
-        Status.PROBLEM if complaints else Status.OK,
         "; ".join(found for found, _ in complaints)
         or f"{', '.join(OUR_PACKAGES)} are blockbench's own",
         "; ".join(dict.fromkeys(advice for _, advice in complaints)),
         {"owners": owners, "shadowed_by": here | loaded},
+        Status.PROBLEM,
     )
 
 
@@ -110,67 +102,54 @@ def _place(name: str, path: Sequence[str]) -> str:
     return next(iter(spec.submodule_search_locations or ()), spec.origin or "nowhere")
 
 
-def _rivals(owners: Sequence[str]) -> list[str]:
-    return [owner for owner in owners if owner != "blockbench"]
-
-
-def _ownership_complaints(
-    owners: dict[str, list[str]], *, is_installed: bool
+def _complaints(
+    owners: dict[str, list[str]],
+    loaded: dict[str, str],
+    here: dict[str, str],
+    *,
+    is_installed: bool,
 ) -> Iterator[Complaint]:
+    """What is wrong with who owns our packages, and with what imports of them find."""
     for name, them in owners.items():
-        if rivals := _rivals(them):
-            found = f"{name} belongs to {', '.join(rivals)} too"
-            yield (
-                found,
-                f"pip uninstall {' '.join(rivals)}, then install blockbench again",
-            )
-        elif is_installed and not them:
-            yield f"the installed blockbench lacks {name}", "install blockbench again"
-
-
-def _import_complaints(
-    owners: dict[str, list[str]], loaded: dict[str, str], here: dict[str, str]
-) -> Iterator[Complaint]:
-    for name in OUR_PACKAGES:
-        if _rivals(owners[name]):  # their files are no reason to move files by hand
+        rivals = [owner for owner in them if owner != "blockbench"]
+        if rivals:  # their files are no reason to move files by hand
+            remedy = f"pip uninstall {' '.join(rivals)}, then install blockbench again"
+            yield f"{name} belongs to {', '.join(rivals)} too", remedy
             continue
-        if name in loaded:
-            place = loaded[name]
+        if is_installed and not them:
+            yield f"the installed blockbench lacks {name}", "install blockbench again"
+        if place := loaded.get(name):
             found = f"blockbench's import {name} finds {place}"
             yield found, f"rename {place}, or take its folder off PYTHONPATH"
-        elif name in here:
-            place = here[name]
+        elif place := here.get(name):
             found = f"import {name} of a Python started in this folder finds {place}"
             yield found, f"rename {place}, or start Python elsewhere"
 
 
 def check_libraries(requirements: Sequence[Requirement]) -> Check:
     """A problem where one is missing, too old, or cannot be imported."""
-    versions = {needed.name: installed_version(needed.name) for needed in requirements}
-    failures = {
-        needed: failure
-        for needed in requirements
-        if (failure := _failure(needed, versions[needed.name]))
-    }
-    needs = " ".join(f"'{needed}'" for needed in failures)
-    libraries = [
-        {
-            "name": needed.name,
-            "version": versions[needed.name],
-            "required": needed.minimum,
-            "failure": failures.get(needed),
-        }
-        for needed in requirements
-    ]
+    libraries = [_library(needed) for needed in requirements]
+    broken = [library for library in libraries if library["failure"]]
+    needs = " ".join(f"'{x['name']}>={x['required']}'" for x in broken)
     return Check(
         "libraries",
-        Status.PROBLEM if failures else Status.OK,
-        "; ".join(f"{needed.name} {failure}" for needed, failure in failures.items())
-        or " · ".join(f"{name} {version}" for name, version in versions.items())
+        "; ".join(f"{x['name']} {x['failure']}" for x in broken)
+        or " · ".join(f"{x['name']} {x['version']}" for x in libraries)
         or "not known, as blockbench is not installed",
-        f"pip install --force-reinstall {needs}" if failures else "",
+        f"pip install --force-reinstall {needs}" if broken else "",
         {"libraries": libraries},
+        Status.PROBLEM,
     )
+
+
+def _library(needed: Requirement) -> dict[str, str | None]:
+    version = installed_version(needed.name)
+    return {
+        "name": needed.name,
+        "version": version,
+        "required": needed.minimum,
+        "failure": _failure(needed, version) or None,
+    }
 
 
 def _failure(needed: Requirement, version: str | None) -> str:

@@ -30,13 +30,11 @@ def check_disk() -> Check:
     }
     if failure:
         found = f"{RUNS_FOLDER} cannot be written: {failure}"
-        return Check(
-            "disk", Status.PROBLEM, found, f"make it writable, or {_ELSEWHERE}", data
-        )
+        advice = f"make it writable, or {_ELSEWHERE}"
+        return Check("disk", found, advice, data, Status.PROBLEM)
     found = f"{RUNS_FOLDER} can be written, {_gib(free_bytes)} free"
-    if free_bytes is not None and free_bytes < LITTLE_DISK_BYTES:
-        return Check("disk", Status.NOTE, found, f"make room, or {_ELSEWHERE}", data)
-    return Check("disk", Status.OK, found, "", data)
+    is_little = free_bytes is not None and free_bytes < LITTLE_DISK_BYTES
+    return Check("disk", found, f"make room, or {_ELSEWHERE}" if is_little else "", data)
 
 
 def _nearest(folder: Path) -> Path:
@@ -72,18 +70,14 @@ def check_machine() -> Check:
     num_cpus, num_usable = os.cpu_count(), _num_usable_cpus()
     total, available = memory_bytes()
     cpus = f"{num_usable or 'unknown'} of {num_cpus or 'unknown'} CPUs usable"
-    return Check(
-        "machine",
-        Status.OK,
-        f"{cpus} · memory {_gib(total)}, available {_gib(available)}",
-        "",
-        {
-            "num_cpus": num_cpus,
-            "num_usable_cpus": num_usable,
-            "memory_bytes": total,
-            "available_bytes": available,
-        },
-    )
+    data = {
+        "num_cpus": num_cpus,
+        "num_usable_cpus": num_usable,
+        "memory_bytes": total,
+        "available_bytes": available,
+    }
+    found = f"{cpus} · memory {_gib(total)}, available {_gib(available)}"
+    return Check("machine", found, data=data)
 
 
 def _num_usable_cpus() -> int | None:
@@ -118,7 +112,6 @@ def check_terminal(screen: "Screen") -> Check:
     advice = "set LC_ALL=C.UTF-8 or PYTHONUTF8=1, and no PYTHONIOENCODING"
     return Check(
         "terminal",
-        Status.OK if is_utf8 else Status.NOTE,
         f"stdout is {'a' if is_terminal else 'no'} terminal, {console.width} columns"
         f" · {console.encoding}{'' if is_utf8 else ', so signs are shown in ASCII'}"
         f" · colour {'on' if has_colour else 'off'}: {why}",
@@ -135,12 +128,11 @@ def check_terminal(screen: "Screen") -> Check:
 
 def _colour(screen: "Screen") -> tuple[bool, str]:
     console = screen.console
+    can_colour = console.color_system is not None
     if not console.is_terminal:
         return False, "not a terminal"
-    if console.color_system is None:
-        return False, f"TERM={os.environ.get('TERM', '')}"
-    if console.no_color:
+    if can_colour and console.no_color:
         return False, "NO_COLOR is set"
-    if not sys.stdout.isatty():
+    if can_colour and not sys.stdout.isatty():
         return True, "FORCE_COLOR or TTY_COMPATIBLE is set"
-    return True, f"TERM={os.environ.get('TERM', '')}"
+    return can_colour, f"TERM={os.environ.get('TERM', '')}"

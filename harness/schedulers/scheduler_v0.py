@@ -303,6 +303,8 @@ class SchedulerV0:
         for seq in group.seqs_with(SequenceStatus.RUNNING):
             call.batch.copy_on_write.extend(self.block_manager.append_slots(seq))
 
+    # -- a step has run --------------------------------------------------------------
+
     def commit(self, batch: Batch) -> list[Finished]:
         """Take in the tokens sampled in the batch's last step; who finished."""
         finished = []

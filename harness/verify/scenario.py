@@ -33,13 +33,11 @@ class Scenario:
     """A recorded scenario.
 
     Attributes:
-        name: Its name.
         knobs: What its scheduler is built with.
         transfer_steps: Steps until a transfer is reported.
         requests: In file order; ``arrival_ns`` is the step at which one arrives.
     """
 
-    name: str
     knobs: dict[str, Any]
     transfer_steps: int
     requests: list[Request]
@@ -116,7 +114,6 @@ def _scenario(document: Fields, path: Path) -> Scenario:
         )
     config = Fields(document.value("config"), "config")
     return Scenario(
-        name=document.text("name", default=path.name),
         knobs=_knobs(config),
         transfer_steps=config.count("transfer_steps", least=1, default=1),
         requests=_requests(document),

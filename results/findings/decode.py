@@ -4,10 +4,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from results.columns import BoolArray, Columns, FloatArray
+from results.columns import (
+    BoolArray,
+    Columns,
+    FloatArray,
+    computing_ns,
+    durations_ns,
+)
 from results.findings.finding import Finding
 from results.findings.run_view import RunView
-from results.kv_usage import durations_ns
 
 MIN_READING = 0.5
 """Share of decode time from which on contexts decide it, rather than the weights."""
@@ -93,7 +98,7 @@ class _Decodes:
         count, seqs = steps["num_steps"][chosen], steps["num_decode_seqs"][chosen]
         grown = seqs * count * (count - 1) / 2
         return cls(
-            time_ns=float((durations_ns(steps) - steps["swap_ns"])[chosen].sum()),
+            time_ns=float(computing_ns(steps)[chosen].sum()),
             num_steps=float(count.sum()),
             num_seqs=float((count * seqs).sum()),
             num_read=float((count * steps["num_context_tokens"][chosen] + grown).sum()),
@@ -232,7 +237,7 @@ def _step_times(run: RunView, chosen: BoolArray) -> str:
     start = steps["start_ns"]
     num_running = np.searchsorted(begun, start, "right")
     num_running = num_running - np.searchsorted(ended, start, "right")
-    time = durations_ns(steps) - steps["swap_ns"]
+    time = computing_ns(steps)
     means = []
     for part in (decode & (num_running > 0), decode & (num_running == 0)):
         count = float(steps["num_steps"][part].sum())

@@ -5,6 +5,7 @@ import numpy as np
 from results.findings.finding import Finding
 from results.findings.run_view import RunView
 from results.latency import is_finished
+from results.naming import number_of
 from results.run_info import Ending
 
 
@@ -44,14 +45,13 @@ def _cut_outputs(run: RunView) -> list[Finding]:
     num_cut = int(np.sum(cut & is_finished(requests)))
     if not num_cut:
         return []
-    noun = "1 request" if num_cut == 1 else f"{num_cut:,} requests"
     limit = run.knob("max_model_len")
     return [
         Finding(
             code="outputs_cut",
             severity="info",
-            message=f"{noun} reached max_model_len ({limit:,} tokens) before all their"
-            " output",
+            message=f"{number_of(num_cut, 'request')} reached max_model_len"
+            f" ({limit:,} tokens) before all their output",
             advice="raise --max-model-len if the model allows it",
         )
     ]

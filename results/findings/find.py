@@ -13,6 +13,7 @@ from results.findings.queue import find_queue
 from results.findings.run_view import RunView
 from results.findings.sizing import find_sizing
 from results.findings.spoiled_text import find_spoiled_text
+from results.findings.stall import find_stalls
 from results.run_info import RunInfo
 
 RULES: tuple[Callable[[RunView], list[Finding]], ...] = (
@@ -21,6 +22,7 @@ RULES: tuple[Callable[[RunView], list[Finding]], ...] = (
     find_queue,
     find_pressure,
     find_sizing,
+    find_stalls,
     find_prefix_cache,
     find_spoiled_text,
     find_decode,

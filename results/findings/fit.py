@@ -13,6 +13,10 @@ MAX_GROWTH = 8
 """Times the pool there was. More is not a matter of size, but of load."""
 
 
+MAX_UTILIZATION = 0.95
+"""Above, CUDA graphs find too little memory. Source: vLLM issues 17549 and 19186."""
+
+
 def fitting_seqs(run: RunView, part: float) -> int:
     """Sequences of this traffic that the pool holds when each has so much output.
 
@@ -56,15 +60,50 @@ def num_blocks_for_all(run: RunView) -> int:
 
 
 def more_blocks(run: RunView) -> str:
-    """The size of a larger pool, as a remedy."""
+    """A pool in which nobody had waited for blocks, as a remedy."""
     num_blocks = num_blocks_for_all(run)
-    if num_blocks > MAX_GROWTH * run.num_gpu_blocks:
-        return "a larger pool, by --tensor-parallel-size or a larger GPU"
+    if num_blocks > max(MAX_GROWTH * run.num_gpu_blocks, _num_fitting_blocks(run)):
+        return larger_pool(run)
+    return f"{larger_pool(run, num_blocks)}, enough for all that could have run at once"
+
+
+def larger_pool(run: RunView, num_blocks: int | None = None) -> str:
+    """What gives the pool so many blocks, or more than it has; other hardware last.
+
+    A pool whose size was given grows by that flag, up to what fits on the GPU.
+    """
+    fitting = _num_fitting_blocks(run)
+    wanted = num_blocks or fitting
+    if run.num_gpu_blocks < wanted <= fitting:
+        size = f"; about {fitting:,} fit on this GPU" if num_blocks else ""
+        return f"{_size_flag(run, wanted)}{size or ', about all that fits on this GPU'}"
+    hardware = "--tensor-parallel-size or a larger GPU"
+    if num_blocks is None:
+        return f"a larger pool, by {hardware}"
     more = run.gib(max(0, num_blocks - run.num_gpu_blocks))
-    return (
-        f"{num_blocks:,} blocks, {more:.1f} GiB more on each GPU, enough for all that"
-        " could have run at once"
-    )
+    if utilization := _utilization_for(run, more):
+        return f"--gpu-memory-utilization {utilization:.2f}, {num_blocks:,} blocks"
+    return f"{num_blocks:,} blocks, {more:.1f} GiB more on each GPU, by {hardware}"
+
+
+def _num_fitting_blocks(run: RunView) -> int:
+    """Blocks of a pool as large as the utilization lets it be, 0 if that is not known."""
+    return int(run.knob("num_fitting_gpu_blocks") or 0)
+
+
+def _size_flag(run: RunView, num_blocks: int) -> str:
+    if run.knob("source_of_num_gpu_blocks") == "kv_cache_gib":
+        return f"--kv-cache-gib {math.ceil(10 * run.gib(num_blocks)) / 10:g}"
+    return f"--num-gpu-blocks-override {num_blocks}"
+
+
+def _utilization_for(run: RunView, more_gib: float) -> float | None:
+    """The utilization that makes an estimated pool so much larger; None for too much."""
+    if run.knob("source_of_num_gpu_blocks") != "estimated":
+        return None
+    share = run.knob("gpu_memory_utilization") + more_gib / run.knob("gpu_memory_gib")
+    utilization = math.ceil(100 * share) / 100
+    return utilization if utilization <= MAX_UTILIZATION else None
 
 
 def fewer_or_more(run: RunView, part: float) -> str:

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from results.columns import Columns, FloatArray
+from results.columns import Columns, FloatArray, computing_ns, durations_ns
 from results.findings.run_view import RunView, percent
-from results.kv_usage import durations_ns
 from results.statistics import NS_PER_S
 
 MIN_SAVING = 0.01
@@ -107,6 +106,6 @@ def _prefill_token_ns(steps: Columns) -> float:
     if not prefills.any():
         return 0.0
     shortest = steps["first_step_ns"][decodes].min() if decodes.any() else 0.0
-    time = (durations_ns(steps) - steps["swap_ns"])[prefills] - shortest
+    time = computing_ns(steps)[prefills] - shortest
     tokens = (steps["num_prefill_tokens"] + steps["num_decode_seqs"])[prefills]
     return max(0.0, float(tokens @ time / (tokens @ tokens)))

@@ -7,6 +7,7 @@ import numpy as np
 from results.findings.finding import Finding
 from results.findings.hits import Prompts, Saving
 from results.findings.run_view import RunView, percent
+from results.queueing import MIN_REQUESTS
 
 MIN_RATE = 0.01
 """Share of prompt tokens below which hits are as good as none."""
@@ -17,13 +18,10 @@ GOOD_RATE = 0.1
 MIN_BLAME = 0.5
 """Share of the missed hits that evictions must account for to be their cause."""
 
-MIN_REQUESTS = 20
-"""That fewer prompts share nothing says nothing of the traffic."""
-
 MAX_UTILIZATION = 0.95
 """Above, CUDA graphs find too little memory. Source: vLLM issues 17549 and 19186."""
 
-MOST_GPUS = 8
+MAX_GPUS = 8
 """Of a common server; more memory than that is no advice."""
 
 SMALLER_BLOCK_SIZES = (16, 8)
@@ -169,18 +167,18 @@ def _evicted(run: RunView, prompts: Prompts) -> list[Finding]:
             f" hits where {prompts.percent(findable)} could have been:"
             f" {regretted:,} of {num_evictions:,} evicted blocks were needed again,"
             f" {again:,} tokens that were computed once more",
-            advice=_more_blocks(run, num_evictions - regretted),
+            advice=_larger_pool(run, num_evictions - regretted),
         )
     ]
 
 
-def _more_blocks(run: RunView, num_blocks: int) -> str:
+def _larger_pool(run: RunView, num_blocks: int) -> str:
     """How to get blocks; so many more hold everything that the run ever cached."""
     gib = run.gib(num_blocks)
     flag = "a larger --gpu-memory-utilization or --tensor-parallel-size"
-    if gib > MOST_GPUS * run.knob("gpu_memory_gib"):
+    if gib > MAX_GPUS * run.knob("gpu_memory_gib"):
         return (
-            f"{flag} finds more, but {MOST_GPUS} such GPUs would not hold all that was"
+            f"{flag} finds more, but {MAX_GPUS} such GPUs would not hold all that was"
             " cached"
         )
     if run.knob("source_of_num_gpu_blocks") == "estimated":

@@ -13,6 +13,8 @@ from results.columns import FloatArray
 from results.findings.finding import Finding
 from results.findings.fit import MOST_OF_LIFE, fewer_or_more, fewer_seqs, more_blocks
 from results.findings.run_view import RunView, percent
+from results.naming import number_of
+from results.queueing import waits_ns
 from results.statistics import NS_PER_S
 from results.waste import head_of_line_s
 
@@ -149,14 +151,13 @@ def _swap_stayed_empty(run: RunView) -> list[Finding]:
     if may_swap or not num_preempted or not run.num_cpu_blocks:
         return []
     gib = run.gib(run.num_cpu_blocks)
-    noun = f"preemption{'s' * (num_preempted > 1)}"
     return [
         Finding(
             code="swap_stayed_empty",
             severity="info",
-            message=f"{num_preempted:,} {noun} left {gib:.1f} GiB of swap space empty:"
-            " vLLM's v0 swaps only groups of n > 1 and recomputes the others, and there"
-            " were only others",
+            message=f"{number_of(num_preempted, 'preemption')} left {gib:.1f} GiB of swap"
+            " space empty: vLLM's v0 swaps only groups of n > 1 and recomputes the"
+            " others, and there were only others",
             advice=f"--swap-space 0 frees {gib:.1f} GiB of host memory for each GPU",
         )
     ]
@@ -255,32 +256,23 @@ def _head_of_line(run: RunView) -> list[Finding]:
     """Who waits behind whom matters less where the queue grows without end."""
     blocked_s = head_of_line_s(run.requests, run.steps, run.block_size)
     total_s, num_affected = float(blocked_s.sum()), int((blocked_s > 0).sum())
-    waited_s = _waited_s(run)
+    waited_s = float(waits_ns(run.requests, run.steps)[1].sum()) / NS_PER_S
     is_short = total_s < MIN_BLOCKED_S * num_affected
     if not num_affected or is_short or total_s < MIN_BLOCKED_SHARE * waited_s:
         return []
     largest = int(run.steps["num_head_blocks"].max())
-    noun = "request" if num_affected == 1 else "requests"
     return [
         Finding(
             code="head_of_line",
             severity="info" if run.is_growing else "warning",
-            message=f"{num_affected:,} {noun} waited {total_s / num_affected:.1f} s on"
-            " average behind one for which there were too few blocks, while there were"
-            f" enough for them: {percent(total_s / waited_s)} of all waiting; the"
-            f" largest need was {largest:,} blocks",
+            message=f"{number_of(num_affected, 'request')} waited"
+            f" {total_s / num_affected:.1f} s on average behind one for which there were"
+            " too few blocks, while there were enough for them:"
+            f" {percent(total_s / waited_s)} of all waiting; the largest need was"
+            f" {largest:,} blocks",
             advice=f"{_large_elsewhere(run, blocked_s)}{more_blocks(run)}",
         )
     ]
-
-
-def _waited_s(run: RunView) -> float:
-    """Seconds that all requests waited to be admitted, or until they gave up."""
-    rows = run.requests
-    end = run.steps["end_ns"].max(initial=0)
-    left = np.where(np.isnan(rows["finished_ns"]), end, rows["finished_ns"])
-    until = np.where(run.is_admitted, rows["first_scheduled_ns"], left)
-    return float(np.maximum(0, until - rows["arrival_ns"]).sum()) / NS_PER_S
 
 
 def _large_elsewhere(run: RunView, blocked_s: FloatArray) -> str:

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from results.columns import BoolArray, Columns, FloatArray
-from results.kv_usage import durations_ns
-from results.naming import named
+from results.columns import BoolArray, Columns, FloatArray, durations_ns
+from results.naming import named, number_of
 from results.queueing import QueueTrend, queue_trend
 from results.run_info import RunInfo
 from results.waste import TimeShares, time_shares
@@ -89,8 +88,7 @@ class RunView:
     def named(self, chosen: BoolArray) -> str:
         """The chosen requests, as ``3 requests (#1, #5, #8)``."""
         ids = self.requests["request_id"][chosen].astype(int).tolist()
-        noun = "request" if len(ids) == 1 else "requests"
-        return f"{len(ids):,} {noun} ({named(ids)})"
+        return f"{number_of(len(ids), 'request')} ({named(ids)})"
 
 
 def percent(share: float) -> str:

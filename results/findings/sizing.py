@@ -12,12 +12,10 @@ import math
 
 import numpy as np
 
-from results.columns import BoolArray, FloatArray
+from results.columns import BoolArray, FloatArray, durations_ns
 from results.findings.finding import Finding
 from results.findings.fit import MOST_OF_LIFE, as_many_as_fit, fitting_seqs, more_blocks
 from results.findings.run_view import RunView, percent
-from results.findings.stall import find_stalls
-from results.kv_usage import durations_ns
 from results.latency import request_latency
 from results.queueing import MIN_REQUESTS
 from results.statistics import NS_PER_S
@@ -49,7 +47,6 @@ def find_sizing(run: RunView) -> list[Finding]:
     return [
         *(_not_kv_bound(run) or _queue_dominates_ttft(run)),
         *_kv_cache_oversized(run),
-        *find_stalls(run),
     ]
 
 

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from results.columns import FloatArray
+from results.columns import FloatArray, durations_ns
 from results.findings.finding import Finding
 from results.findings.run_view import RunView
-from results.kv_usage import durations_ns
 from results.latency import inter_token_gaps
 from results.statistics import NS_PER_S, statistic_of
 

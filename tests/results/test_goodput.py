@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from results.columns import Columns
-from results.goodput import METRICS, Condition, Slo, count_good, judge_conditions
+from results.goodput import Condition, Slo, count_good, judge_conditions
 from results.record import RequestRecord, RequestStatus, StepRecord
 
 MakeRequest = Callable[..., RequestRecord]
@@ -129,7 +129,7 @@ def test_good_requests_are_those_of_a_loop(
 
 NAMES = st.builds(
     lambda metric, statistic: f"{metric}_{statistic}_s",
-    st.sampled_from(METRICS),
+    st.sampled_from(["ttft", "tpot", "itl", "e2e", "queue"]),
     st.sampled_from(["mean", "max", "p0", "p50", "p99", "p99.9", "p99.99", "p100"]),
 ) | st.sampled_from(["ttft_s", "tpot_s", "itl_s", "e2e_s"])
 

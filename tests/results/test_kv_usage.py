@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from results.columns import Columns
-from results.kv_usage import KvUsage, durations_ns, kv_usage, usage_over_time
+from results.columns import Columns, durations_ns
+from results.kv_usage import KvUsage, kv_usage, usage_over_time
 from results.record import StepRecord
 
 MakeStep = Callable[..., StepRecord]
