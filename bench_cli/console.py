@@ -283,13 +283,22 @@ def _latency(document: Document, width: int) -> str:
 
 def _throughput(document: Document) -> str:
     rates, goodput = document["throughput"], document["goodput"]
-    inside = goodput and f"{format_share(goodput['fraction'])} of requests inside the SLO"
     return join(
         f"{format_count(rates['request_per_s'])} requests/s",
         f"{format_count(rates['output_token_per_s'])} output tokens/s",
-        inside or "",
-        *map(_condition, goodput["conditions"] if goodput else ()),
+        *(_goodput(goodput) if goodput else ()),
     )
+
+
+def _goodput(goodput: Document) -> list[str]:
+    """How many requests were inside their limits, and each condition on the whole run."""
+    conditions = [_condition(condition) for condition in goodput["conditions"]]
+    if len(goodput["slo"]) == len(conditions):
+        return conditions
+    return [
+        f"{format_share(goodput['fraction'])} of requests inside the SLO",
+        *conditions,
+    ]
 
 
 def _condition(condition: Document) -> str:

@@ -295,6 +295,12 @@ def _notes(config: EngineConfig, watermark: float | None) -> list[str]:
             f"vLLM's v0 has no option for the watermark: {V0_WATERMARK} is built in,"
             f" {watermark:g} shows what another value would do"
         )
+    fitting = config.num_fitting_gpu_blocks
+    if fitting is not None and config.num_gpu_blocks > fitting:
+        notes.append(
+            f"{config.num_gpu_blocks:,} GPU blocks are more than fit on this GPU: about"
+            f" {fitting:,} at utilization {config.gpu_memory_utilization:g}"
+        )
     if config.block_size not in V0_BLOCK_SIZES:
         notes.append(
             f"vLLM {DEFAULT_V0_VERSION} does not offer block size {config.block_size};"
@@ -314,10 +320,12 @@ def _check_start(config: EngineConfig) -> list[str]:
     num_tokens = config.num_gpu_blocks * config.block_size
     if num_tokens >= config.max_model_len:
         return []
+    remedy = f"it starts with --max-model-len {num_tokens}"
+    if config.enable_chunked_prefill:  # a shorter length alone could end it
+        remedy += " --enable-chunked-prefill"
     message = (
         f"vLLM would not start: max_model_len {config.max_model_len:,} exceeds the"
-        f" {num_tokens:,} tokens of {config.num_gpu_blocks:,} GPU blocks; it starts"
-        f" with --max-model-len {num_tokens}"
+        f" {num_tokens:,} tokens of {config.num_gpu_blocks:,} GPU blocks; {remedy}"
     )
     if config.source_of_num_gpu_blocks == "estimated":
         raise ConfigError(message)

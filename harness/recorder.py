@@ -125,9 +125,16 @@ class Recorder:
                 self._changed.add(record.request_id)
 
     def never_arrived(self, request: Request, reason: str) -> None:
-        """Note a request to which the run did not come; its arrival is as planned."""
+        """Note a request to which the run did not come.
+
+        Its arrival is as planned, but not before the run's end: it may have had to wait
+        for another one's.
+        """
         self.arrived(request)
-        self.requests[request.request_id].reason = reason
+        record = self.requests[request.request_id]
+        end_ns = self.steps[-1].end_ns if self.steps else 0
+        record.arrival_ns = max(record.arrival_ns, end_ns)
+        record.reason = reason
 
     def refused(self, request: Request) -> None:
         """Note a request that was not let in: its prompt is too long for the model."""

@@ -1,4 +1,4 @@
-"""Requests, and numbers of things, as sentences name them."""
+"""Requests, numbers of things and times, as sentences name them."""
 
 from collections.abc import Iterable
 
@@ -16,3 +16,8 @@ def named(request_ids: Iterable[int]) -> str:
     text = ", ".join(f"#{request_id}" for request_id in ids[:_NUM_NAMED])
     num_more = len(ids) - _NUM_NAMED
     return f"{text}, … {num_more} more" if num_more > 0 else text
+
+
+def seconds(value: float) -> str:
+    """A time to three digits, in milliseconds below a second."""
+    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"

@@ -1,5 +1,6 @@
 """Whether the queue settled, or grew for as long as requests came."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,10 @@ MIN_WAIT_S = 1.0
 """A shorter wait at the end of the trace harms nobody."""
 
 MIN_GROWTH = 0.05
-"""Wait at the end, per second of arrivals: requests come 5 % faster than they leave."""
+"""Wait at the end, per second of arrivals: requests come 5 % faster than they leave.
+
+Of fewer than 400 requests it takes more, as chance can make a queue too: what that adds
+falls with the square root of their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,19 +27,27 @@ class QueueTrend:
     """How long requests waited for their first batch, in the order of their arrival.
 
     Attributes:
+        num_requests: How many there are.
         span_s: Seconds between the first and the last arrival.
         wait_s: Mean wait of each quarter of the requests.
     """
 
+    num_requests: int
     span_s: float
     wait_s: tuple[float, ...]
+
+    @property
+    def total_s(self) -> float:
+        """Seconds that they waited, summed over them."""
+        return self.num_requests * sum(self.wait_s) / NUM_PARTS
 
     @property
     def is_growing(self) -> bool:
         """Each quarter waits longer than the one before, and the last much too long."""
         last = self.wait_s[-1]
         rises = all(a < b for a, b in zip(self.wait_s, self.wait_s[1:], strict=False))
-        return rises and last >= MIN_WAIT_S and last >= MIN_GROWTH * self.span_s
+        growth = max(MIN_GROWTH, 1 / math.sqrt(self.num_requests))
+        return rises and last >= MIN_WAIT_S and last >= growth * self.span_s
 
 
 def queue_trend(requests: Columns, steps: Columns) -> QueueTrend | None:
@@ -46,6 +58,7 @@ def queue_trend(requests: Columns, steps: Columns) -> QueueTrend | None:
     order = np.argsort(arrival, kind="stable")
     quarters = np.array_split(wait[order], NUM_PARTS)
     return QueueTrend(
+        num_requests=len(arrival),
         span_s=float(np.ptp(arrival) / NS_PER_S),
         wait_s=tuple(float(quarter.mean() / NS_PER_S) for quarter in quarters),
     )

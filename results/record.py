@@ -115,8 +115,8 @@ class StepRecord:
         num_swap_out_blocks: Blocks copied from GPU to CPU.
         num_copy_on_write: Blocks copied because a shared block was written.
         num_evictions: Cached blocks whose content was given up in the whole stretch.
-        num_regretted_evictions: Blocks computed anew in the stretch whose content had
-            been cached and given up; each eviction counts at most once.
+        num_regretted_evictions: Blocks allocated in the stretch for content that had been
+            cached and was given up; each eviction counts at most once.
         gap_ns: Distinct times between consecutive tokens of a sequence that ended with
             the first step (ITL samples), with ``gap_count`` sequences each. The later
             steps add one gap a decoding sequence each, equal to their durations.

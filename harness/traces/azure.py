@@ -42,6 +42,7 @@ class AzureReader:
     """Reads Azure traces; no two prompts share anything, because nothing says so."""
 
     name = "azure"
+    first_line = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
     def recognises(self, head: Sequence[bytes]) -> bool:
         """Whether the first line names two or more of the columns."""

@@ -60,6 +60,7 @@ class BlockbenchReader:
     """Reads traces that ``blockbench trace generate`` writes."""
 
     name = "blockbench"
+    first_line = '{"blockbench": 1, "generated": null}'
 
     def recognises(self, head: Sequence[bytes]) -> bool:
         """Whether the first line is our header."""

@@ -39,6 +39,9 @@ class MooncakeReader:
     """Reads Mooncake traces; a hash id becomes a segment."""
 
     name = "mooncake"
+    first_line = (
+        '{"timestamp": 0, "input_length": 600, "output_length": 50, "hash_ids": [0, 1]}'
+    )
 
     def recognises(self, head: Sequence[bytes]) -> bool:
         """Whether one of the lines has three of Mooncake's keys, no other format's."""

@@ -33,9 +33,15 @@ class TraceColumns:
 
 
 class TraceReader(Protocol):
-    """Reads one format."""
+    """Reads one format.
+
+    Attributes:
+        name: What ``--format`` calls it.
+        first_line: How such a file begins, for people.
+    """
 
     name: str
+    first_line: str
 
     def recognises(self, head: Sequence[bytes]) -> bool:
         """Whether a file with these first lines is of this format."""

@@ -75,6 +75,12 @@ def _unrecognised(path: Path, head: Sequence[bytes]) -> TraceError:
     """Says what the first line looks like, for a person to compare."""
     try:
         keys = list(parse_object(head[0]))
+        if {"arrival_s", "prompt"} <= set(keys):
+            return TraceError(
+                path,
+                "the header before the first request is missing",
+                f"put this line at the top: {BlockbenchReader.first_line}",
+            )
         look = f"the first line has the keys {', '.join(keys[:8]) or 'none'}"
     except BadRowError as bad:
         if bad.reason == NOT_UTF_8:
@@ -86,7 +92,8 @@ def _unrecognised(path: Path, head: Sequence[bytes]) -> TraceError:
     return TraceError(
         path,
         f"no trace format is recognised: {look}",
-        f"this version reads {_names()}; name one with --format",
+        f"a trace begins as {' or '.join(f'{r.first_line} ({r.name})' for r in READERS)};"
+        " docs/traces.md says more",
     )
 
 

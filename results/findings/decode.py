@@ -65,7 +65,7 @@ def find_decode(run: RunView) -> list[Finding]:
             f" {100 * longest.share_of_reads:.0f} % of the contexts that decodes read,"
             f" and reading takes {100 * reading:.0f} % of the time of steps that only"
             f" decode{_step_times(run, longest.chosen)}{_copies(run, decodes)}",
-            advice=_advice(run, longest, decodes),
+            advice=_advice(run, longest),
         )
     ]
 
@@ -259,15 +259,14 @@ def _copies(run: RunView, decodes: _Decodes) -> str:
     return f"; copy-on-write is not the cause ({num_copies:,} blocks copied)"
 
 
-def _advice(run: RunView, longest: _Longest, decodes: _Decodes) -> str:
+def _advice(run: RunView, longest: _Longest) -> str:
     """Where to draw a line between the long requests and the others."""
     prompts = run.requests["num_prompt_tokens"]
     shortest = float(prompts[longest.chosen].min())
     limit = f"--max-model-len {longest.longest_other}, which is enough for the others"
     if shortest > prompts[run.is_admitted & ~longest.chosen].max():
-        apart = f"send prompts of {shortest:,.0f} tokens and more to a deployment of"
-        apart += f" their own, or refuse them with {limit}"
-    else:
-        apart = f"limit the outputs of the longest, or cut them with {limit}"
-    seqs = decodes.num_seqs / decodes.num_steps
-    return f"{apart}; --max-num-seqs below the {seqs:.0f} of a mean step shortens steps"
+        return (
+            f"send prompts of {shortest:,.0f} tokens and more to a deployment of their"
+            f" own, or refuse them with {limit}"
+        )
+    return f"limit the outputs of the longest, or cut them with {limit}"

@@ -7,6 +7,7 @@ import numpy as np
 
 from results.columns import BoolArray, FloatArray
 from results.findings.finding import Finding, Severity
+from results.findings.fit import larger_pool
 from results.findings.run_view import RunView
 from results.record import RequestStatus
 
@@ -53,11 +54,10 @@ def _larger_than_pool(run: RunView, chosen: BoolArray) -> Finding:
     return Finding(
         code="exceeds_kv_capacity",
         severity="warning",
-        message=f"{run.named(chosen)} did not fit into the pool, or no longer: the"
+        message=f"{run.named(chosen)} did not fit into the pool, or outgrew it: the"
         f" longest came to {longest:,} tokens and needs {needed:,} blocks with the"
         f" watermark, {run.gib(needed):.1f} GiB; the pool has {run.num_gpu_blocks:,}",
-        advice="raise --gpu-memory-utilization or --tensor-parallel-size, or send such"
-        " requests elsewhere",
+        advice=f"{larger_pool(run, needed)}; or send such requests elsewhere",
     )
 
 
@@ -73,6 +73,22 @@ def _watermark_band(run: RunView, chosen: BoolArray, needed: int) -> Finding:
         advice=f"--watermark {lower:g} or less would admit them; where vLLM has no such"
         f" option, {needed + run.num_watermark_blocks:,} blocks would",
     )
+
+
+def _prompt_too_long(run: RunView, chosen: BoolArray) -> list[Finding]:
+    longest, limit = int(_lengths(run)[chosen].max()), run.knob("longest_model_len")
+    advice = f"--max-model-len {longest + 1} takes the longest, and one token of output"
+    if limit is not None and longest >= limit:
+        advice = f"shorten them: the model takes {limit:,} tokens at most"
+    return [
+        Finding(
+            code="prompt_too_long",
+            severity="warning",
+            message=f"{run.named(chosen)} had prompts longer than max_model_len"
+            f" ({run.knob('max_model_len'):,} tokens), up to {longest:,}, and never ran",
+            advice=advice,
+        )
+    ]
 
 
 def _swap_space_short(run: RunView, chosen: BoolArray) -> list[Finding]:
@@ -114,13 +130,7 @@ def _sentence(
 
 
 _FINDINGS: dict[str, FindingsOfReason] = {
-    "prompt_too_long": _sentence(
-        "prompt_too_long",
-        "warning",
-        "with prompts longer than max_model_len were refused",
-        "the longest has {longest:,} tokens; raise --max-model-len if the model allows"
-        " it",
-    ),
+    "prompt_too_long": _prompt_too_long,
     "too_long_for_a_step": _sentence(
         "too_long_for_a_step",
         "error",

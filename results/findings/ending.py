@@ -22,8 +22,8 @@ def _broken_off(run: RunView) -> list[Finding]:
                 code="vllm_would_die",
                 severity="error",
                 message=f"vLLM's engine would end here: {outcome.message}",
-                advice="raise --max-num-batched-tokens, or do without chunked prefill for"
-                " requests with n > 1",
+                advice="--no-enable-chunked-prefill (--enable-chunked-prefill=False in"
+                " vLLM), or n = 1; a larger --max-num-batched-tokens only makes it rarer",
             )
         ]
     if outcome.ending is Ending.STUCK:

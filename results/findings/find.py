@@ -11,6 +11,7 @@ from results.findings.prefix_cache import find_prefix_cache
 from results.findings.pressure import find_pressure
 from results.findings.queue import find_queue
 from results.findings.run_view import RunView
+from results.findings.service_level import find_service_level
 from results.findings.sizing import find_sizing
 from results.findings.spoiled_text import find_spoiled_text
 from results.findings.stall import find_stalls
@@ -20,6 +21,7 @@ RULES: tuple[Callable[[RunView], list[Finding]], ...] = (
     find_ending,
     find_dismissed,
     find_queue,
+    find_service_level,
     find_pressure,
     find_sizing,
     find_stalls,

@@ -1,6 +1,7 @@
 """What would have fitted: fewer sequences in this pool, or all in a larger one."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,9 +13,11 @@ MOST_OF_LIFE = 0.75
 MAX_GROWTH = 8
 """Times the pool there was. More is not a matter of size, but of load."""
 
-
 MAX_UTILIZATION = 0.95
 """Above, CUDA graphs find too little memory. Source: vLLM issues 17549 and 19186."""
+
+HARDWARE = "--tensor-parallel-size or a larger GPU"
+"""What has room for more blocks where this GPU has none."""
 
 
 def fitting_seqs(run: RunView, part: float) -> int:
@@ -61,8 +64,8 @@ def num_blocks_for_all(run: RunView) -> int:
 
 def more_blocks(run: RunView) -> str:
     """A pool in which nobody had waited for blocks, as a remedy."""
-    num_blocks = num_blocks_for_all(run)
-    if num_blocks > max(MAX_GROWTH * run.num_gpu_blocks, _num_fitting_blocks(run)):
+    num_blocks, there_are = num_blocks_for_all(run), run.num_gpu_blocks
+    if not there_are < num_blocks <= max(MAX_GROWTH * there_are, _num_fitting(run)):
         return larger_pool(run)
     return f"{larger_pool(run, num_blocks)}, enough for all that could have run at once"
 
@@ -72,36 +75,38 @@ def larger_pool(run: RunView, num_blocks: int | None = None) -> str:
 
     A pool whose size was given grows by that flag, up to what fits on the GPU.
     """
-    fitting = _num_fitting_blocks(run)
-    wanted = num_blocks or fitting
-    if run.num_gpu_blocks < wanted <= fitting:
-        size = f"; about {fitting:,} fit on this GPU" if num_blocks else ""
-        return f"{_size_flag(run, wanted)}{size or ', about all that fits on this GPU'}"
-    hardware = "--tensor-parallel-size or a larger GPU"
+    fitting = _num_fitting(run)
     if num_blocks is None:
-        return f"a larger pool, by {hardware}"
-    more = run.gib(max(0, num_blocks - run.num_gpu_blocks))
+        if run.num_gpu_blocks < fitting:
+            return f"{_size_flag(run, fitting, math.floor)} (about all that fits)"
+        return f"a larger pool ({HARDWARE})"
+    if run.num_gpu_blocks < num_blocks <= fitting:
+        flag = _size_flag(run, num_blocks, math.ceil)
+        return f"{flag} (about {fitting:,} blocks fit on this GPU)"
+    more = run.gib(num_blocks - run.num_gpu_blocks)
     if utilization := _utilization_for(run, more):
-        return f"--gpu-memory-utilization {utilization:.2f}, {num_blocks:,} blocks"
-    return f"{num_blocks:,} blocks, {more:.1f} GiB more on each GPU, by {hardware}"
+        return f"--gpu-memory-utilization {utilization:.2f} ({num_blocks:,} blocks)"
+    return f"{num_blocks:,} blocks, {more:.1f} GiB more on each GPU ({HARDWARE})"
 
 
-def _num_fitting_blocks(run: RunView) -> int:
+def _num_fitting(run: RunView) -> int:
     """Blocks of a pool as large as the utilization lets it be, 0 if that is not known."""
     return int(run.knob("num_fitting_gpu_blocks") or 0)
 
 
-def _size_flag(run: RunView, num_blocks: int) -> str:
+def _size_flag(run: RunView, num_blocks: int, rounded: Callable[[float], int]) -> str:
+    """What sets a pool of so many blocks; GiB are rounded to tenths."""
     if run.knob("source_of_num_gpu_blocks") == "kv_cache_gib":
-        return f"--kv-cache-gib {math.ceil(10 * run.gib(num_blocks)) / 10:g}"
+        return f"--kv-cache-gib {rounded(10 * run.gib(num_blocks)) / 10:g}"
     return f"--num-gpu-blocks-override {num_blocks}"
 
 
 def _utilization_for(run: RunView, more_gib: float) -> float | None:
     """The utilization that makes an estimated pool so much larger; None for too much."""
-    if run.knob("source_of_num_gpu_blocks") != "estimated":
+    memory_gib = run.knob("gpu_memory_gib")
+    if run.knob("source_of_num_gpu_blocks") != "estimated" or not memory_gib:
         return None
-    share = run.knob("gpu_memory_utilization") + more_gib / run.knob("gpu_memory_gib")
+    share = run.knob("gpu_memory_utilization") + more_gib / memory_gib
     utilization = math.ceil(100 * share) / 100
     return utilization if utilization <= MAX_UTILIZATION else None
 

@@ -1,10 +1,9 @@
 """Whether prefix caching finds what prompts share, and whether that is worth anything."""
 
-import math
-
 import numpy as np
 
 from results.findings.finding import Finding
+from results.findings.fit import larger_pool
 from results.findings.hits import Prompts, Saving
 from results.findings.run_view import RunView, percent
 from results.queueing import MIN_REQUESTS
@@ -17,9 +16,6 @@ GOOD_RATE = 0.1
 
 MIN_BLAME = 0.5
 """Share of the missed hits that evictions must account for to be their cause."""
-
-MAX_UTILIZATION = 0.95
-"""Above, CUDA graphs find too little memory. Source: vLLM issues 17549 and 19186."""
 
 MAX_GPUS = 8
 """Of a common server; more memory than that is no advice."""
@@ -167,27 +163,20 @@ def _evicted(run: RunView, prompts: Prompts) -> list[Finding]:
             f" hits where {prompts.percent(findable)} could have been:"
             f" {regretted:,} of {num_evictions:,} evicted blocks were needed again,"
             f" {again:,} tokens that were computed once more",
-            advice=_larger_pool(run, num_evictions - regretted),
+            advice=_room_for_all(run, num_evictions - regretted),
         )
     ]
 
 
-def _larger_pool(run: RunView, num_blocks: int) -> str:
-    """How to get blocks; so many more hold everything that the run ever cached."""
-    gib = run.gib(num_blocks)
-    flag = "a larger --gpu-memory-utilization or --tensor-parallel-size"
-    if gib > MAX_GPUS * run.knob("gpu_memory_gib"):
+def _room_for_all(run: RunView, num_blocks: int) -> str:
+    """A pool with so many blocks more, which holds everything that was ever cached."""
+    if run.gib(num_blocks) > MAX_GPUS * run.knob("gpu_memory_gib"):
         return (
-            f"{flag} finds more, but {MAX_GPUS} such GPUs would not hold all that was"
-            " cached"
+            f"{larger_pool(run)} finds more, but {MAX_GPUS} such GPUs would not hold all"
+            " that was cached"
         )
-    if run.knob("source_of_num_gpu_blocks") == "estimated":
-        share = run.knob("gpu_memory_utilization") + gib / run.knob("gpu_memory_gib")
-        utilization = math.ceil(share * 100) / 100
-        if utilization <= MAX_UTILIZATION:
-            flag = f"--gpu-memory-utilization {utilization:.2f}"
     return (
-        f"{flag}: with {num_blocks:,} more blocks ({gib:,.1f} GiB) nothing would be"
+        f"{larger_pool(run, run.num_gpu_blocks + num_blocks)}: then nothing would be"
         " evicted, and fewer may do"
     )
 
@@ -197,6 +186,8 @@ def _would_help(run: RunView, prompts: Prompts) -> list[Finding]:
     if prompts.is_below(GOOD_RATE, findable) or not Saving.of(run, findable).is_worth_it:
         return []
     advice = "--enable-prefix-caching"
+    if run.knob("enable_chunked_prefill"):
+        advice += " --enable-chunked-prefill (vLLM's v0 does not chunk by itself then)"
     if run.steps.total("num_swap_in_blocks") and prompts.num_repeated(run.block_size):
         advice += ", once nothing is swapped: where both meet, vLLM's v0 can spoil text"
     return [

@@ -30,8 +30,8 @@ MIN_THRASHED_SHARE = 0.01
 SWAP_MARGIN = 1.2
 """Swap space over the peak that was seen: where it runs out, vLLM's engine ends."""
 
-MIN_SAVED_GIB = 1
-"""Of swap space. Less is not worth a restart."""
+MIN_SAVED_GIB = 2
+"""Of swap space. Less is not worth a restart, nor the risk."""
 
 MIN_OVERTAKEN_SHARE = 0.05
 """Of all admissions. Fewer keep nobody out for long."""
@@ -158,7 +158,8 @@ def _swap_stayed_empty(run: RunView) -> list[Finding]:
             message=f"{number_of(num_preempted, 'preemption')} left {gib:.1f} GiB of swap"
             " space empty: vLLM's v0 swaps only groups of n > 1 and recomputes the"
             " others, and there were only others",
-            advice=f"--swap-space 0 frees {gib:.1f} GiB of host memory for each GPU",
+            advice=f"--swap-space 0 frees {gib:.1f} GiB of host memory for each GPU, as"
+            " long as no request has n > 1",
         )
     ]
 

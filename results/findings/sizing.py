@@ -10,15 +10,12 @@ is only spoken of where neither a growing queue nor such a limit has said it alr
 
 import math
 
-import numpy as np
-
-from results.columns import BoolArray, FloatArray, durations_ns
+from results.columns import BoolArray, FloatArray
 from results.findings.finding import Finding
-from results.findings.fit import MOST_OF_LIFE, as_many_as_fit, fitting_seqs, more_blocks
+from results.findings.place import waited_for, waits_for_blocks, waits_for_seqs
 from results.findings.run_view import RunView, percent
 from results.latency import request_latency
 from results.queueing import MIN_REQUESTS
-from results.statistics import NS_PER_S
 
 OVERSIZED = 0.5
 """Most of the pool ever in use. Above, a busier hour could need the rest."""
@@ -105,7 +102,7 @@ def _smaller_pool(run: RunView, needed: int) -> str:
     if needed >= run.num_gpu_blocks:
         return ""
     if source == "override":
-        return f"{needed:,} blocks"
+        return f"--num-gpu-blocks-override {needed}"
     if source == "kv_cache_gib":
         return f"--kv-cache-gib {math.ceil(10 * run.gib(needed)) / 10:g}"
     given, memory = run.knob("gpu_memory_utilization"), run.knob("gpu_memory_gib")
@@ -119,25 +116,11 @@ def _smaller_pool(run: RunView, needed: int) -> str:
 # -- what requests waited for ------------------------------------------------------------
 
 
-def _waits_for_blocks(run: RunView) -> BoolArray:
-    refused: BoolArray = run.steps["num_head_blocks"] > 0
-    return refused
-
-
-def _waits_for_seqs(run: RunView) -> BoolArray:
-    """``max_num_seqs`` sequences run, or too many for the largest group to join them."""
-    steps = run.steps
-    batch = steps["num_prefill_seqs"] + steps["num_decode_seqs"]
-    num_seqs = np.maximum(steps["num_running"], batch) + run.requests["n"].max()
-    full: BoolArray = num_seqs > (run.knob("max_num_seqs") or np.inf)
-    return full & ~_waits_for_blocks(run)
-
-
 def _kept_out(run: RunView) -> BoolArray:
     """Stretches in which requests waited for something else, beside a pool half empty."""
     half_empty = _usage(run) < OVERSIZED
     kept_out: BoolArray = (run.steps["num_waiting"] > 0) & half_empty
-    return kept_out & ~_waits_for_blocks(run)
+    return kept_out & ~waits_for_blocks(run)
 
 
 def _usage(run: RunView) -> FloatArray:
@@ -173,7 +156,7 @@ def _limit(run: RunView, chosen: BoolArray, usage: float) -> tuple[str, str] | N
     """What kept requests out for most of the chosen time, and the remedy."""
     steps = run.steps
     tokens = steps["num_prefill_tokens"] + steps["num_cached_tokens"]
-    at_seqs = chosen & _waits_for_seqs(run)
+    at_seqs = chosen & waits_for_seqs(run)
     at_tokens = chosen & ~at_seqs & (tokens > 0)
     half = run.share_of_time(chosen) / 2
     if run.share_of_time(at_seqs) >= half:
@@ -232,7 +215,7 @@ def _queue_dominates_ttft(run: RunView) -> list[Finding]:
     if run.is_growing or not len(latency.ttft_s):
         return []
     queue_s, ttft_s = latency.queue_s.mean(), latency.ttft_s.mean()
-    place = _place(run, latency.queue_s.sum())
+    place = waited_for(run, float(latency.queue_s.sum()))
     if queue_s < MIN_QUEUE_S or queue_s <= ttft_s / 2 or place is None:
         return []
     return [
@@ -245,21 +228,6 @@ def _queue_dominates_ttft(run: RunView) -> list[Finding]:
             advice=place[1],
         )
     ]
-
-
-def _place(run: RunView, queue_s: float) -> tuple[str, str] | None:
-    """What requests waited for most, if it was a place; else None."""
-    waiting = run.steps["num_waiting"] * durations_ns(run.steps) / NS_PER_S
-    half = max(waiting.sum(), queue_s) / 2
-    if waiting[_waits_for_blocks(run)].sum() >= half:
-        return "blocks", more_blocks(run)
-    if waiting[_waits_for_seqs(run)].sum() < half:
-        return None
-    limit, fitting = run.knob("max_num_seqs"), fitting_seqs(run, MOST_OF_LIFE)
-    place = f"one of the {limit:,} places of max_num_seqs"
-    if fitting <= limit:
-        return place, "a larger pool, and then a higher --max-num-seqs"
-    return place, f"--max-num-seqs {fitting}, {as_many_as_fit(MOST_OF_LIFE)}"
 
 
 def _hits(run: RunView) -> str:

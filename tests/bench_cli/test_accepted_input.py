@@ -93,5 +93,5 @@ def test_a_prompt_that_fits_nowhere_is_no_success(
     code, out, err = call("run", "long.jsonl")
 
     assert code == 4
-    assert "the longest has 10,000,000 tokens" in out
+    assert "the model takes 131,072 tokens at most" in out
     assert err.startswith("error: no request could finish; the findings say why")

@@ -1,5 +1,6 @@
 """Tests for :mod:`harness.config`."""
 
+import re
 from typing import Any
 
 import pytest
@@ -113,6 +114,62 @@ def test_given_pool_too_small_for_one_sequence_is_a_note() -> None:
 
     assert config.num_gpu_blocks == 100
     assert "it starts with --max-model-len 1600" in config.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "remedy"),
+    [
+        (
+            {"gpu": "H100-80GB"},
+            r"--max-model-len (25056) (--enable-chunked-prefill)$",
+        ),
+        (
+            {"gpu": "H100-80GB", "max_model_len": 32_000},
+            r"--max-model-len (6448)()$",
+        ),
+        (
+            {"gpu": "H100-80GB", "max_model_len": 32_000, "enable_prefix_caching": True},
+            r"--max-model-len (6448)()$",
+        ),
+    ],
+)
+def test_vllm_starts_with_what_is_advised(knobs: dict[str, Any], remedy: str) -> None:
+    """The length that is named resolves, with chunks where they were what left room."""
+    given = {"model": "Llama-3.1-70B", "tensor_parallel_size": 2} | knobs
+    with pytest.raises(ConfigError, match=r"vLLM would not start") as refused:
+        resolve(**given)
+
+    advice = re.search(remedy, str(refused.value))
+    assert advice is not None
+    chunked = {"enable_chunked_prefill": True} if advice[2] else {}
+    started = resolve(**given | {"max_model_len": int(advice[1])} | chunked)
+
+    assert started.max_model_len == int(advice[1])
+    assert started.enable_chunked_prefill == bool(chunked)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_given_pool_starts_with_what_is_advised(chunked: bool) -> None:
+    """The length that the note names leaves no note; chunks stay what they were."""
+    knobs: dict[str, Any] = {"num_gpu_blocks_override": 100}
+    knobs |= {"enable_chunked_prefill": chunked}
+    (note,) = resolve(**knobs).notes
+
+    flags = " --enable-chunked-prefill" if chunked else ""
+    assert note.endswith(f"it starts with --max-model-len 1600{flags}")
+    assert resolve(**knobs, max_model_len=1600).notes == ()
+
+
+def test_pool_larger_than_the_gpu_is_a_note() -> None:
+    """As many blocks as fit are none, one more is."""
+    fitting = resolve(num_gpu_blocks_override=9000).num_fitting_gpu_blocks
+    assert fitting is not None
+
+    assert resolve(num_gpu_blocks_override=fitting).notes == ()
+    assert resolve(num_gpu_blocks_override=fitting + 1).notes == (
+        f"{fitting + 1:,} GPU blocks are more than fit on this GPU: about {fitting:,} at"
+        " utilization 0.9",
+    )
 
 
 @pytest.mark.parametrize(

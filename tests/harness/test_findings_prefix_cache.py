@@ -133,6 +133,27 @@ def test_common_prefixes_are_worth_caching() -> None:
     assert codes(trace, enable_prefix_caching=True) == set()
 
 
+def test_caching_as_advised_keeps_chunks_and_pool() -> None:
+    """Of a model that vLLM chunks by itself, caching alone would take a quarter."""
+    trace = prefixed(40, prefix=600, rest=200, output=50)
+    large: dict[str, Any] = {"model": "Llama-3.1-70B", "gpu": "H200"}
+    large |= {"tensor_parallel_size": 2, "max_model_len": None}
+
+    advice = run(trace, **large)[0]["prefix_caching_would_help"].advice
+    alone, advised = (
+        resolve_config(
+            **large, enable_prefix_caching=True, enable_chunked_prefill=chunked
+        )
+        for chunked in (None, True)
+    )
+
+    assert advice.startswith("--enable-prefix-caching --enable-chunked-prefill (")
+    assert not alone.enable_chunked_prefill
+    assert (alone.num_gpu_blocks, advised.num_gpu_blocks) == (17_645, 23_917)
+    assert advised.num_gpu_blocks == resolve_config(**large).num_gpu_blocks
+    assert codes(trace, **large, enable_prefix_caching=True) == set()
+
+
 def test_lengths_alone_leave_hits_unknown() -> None:
     """A trace that does not say what prompts share is not said to share nothing."""
     trace = replace(prefixed(40, prefix=600, rest=200, output=50), has_sharing=False)
@@ -163,9 +184,11 @@ def test_evicted_prefixes_need_no_more_blocks_than_advised() -> None:
 
     knobs: dict[str, Any] = {"enable_prefix_caching": True}
     found, _, _ = run(trace, num_gpu_blocks_override=800, **knobs)
-    more = number_in(r"with ([\d,]+) more blocks", found["prefixes_evicted"].advice)
-    larger, _, steps = run(trace, num_gpu_blocks_override=800 + more, **knobs)
+    advice = found["prefixes_evicted"].advice
+    advised = number_in(r"--num-gpu-blocks-override (\d+)", advice)
+    larger, _, steps = run(trace, num_gpu_blocks_override=advised, **knobs)
 
+    assert "(about 28,152 blocks fit on this GPU)" in advice
     assert steps.total("num_evictions") == 0
     assert set(larger) & OURS == set()
 

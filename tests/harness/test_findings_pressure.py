@@ -76,8 +76,7 @@ def value_of(flag: str, finding: Finding) -> float:
 
 def blocks_of(finding: Finding) -> int:
     """Read the size of the pool that the advice asks for."""
-    (blocks,) = re.findall(r"([\d,]+) blocks", finding.advice)
-    return int(blocks.replace(",", ""))
+    return int(value_of("--num-gpu-blocks-override", finding))
 
 
 # -- preemptions -------------------------------------------------------------------------
@@ -247,7 +246,7 @@ def test_pool_that_was_given_is_resized_in_blocks() -> None:
     given = {"num_gpu_blocks_override": 4000}
     oversized = findings(shapes, 100, **given)["kv_cache_oversized"]
 
-    advised = {"num_gpu_blocks_override": int(blocks_of(oversized))}
+    advised = {"num_gpu_blocks_override": blocks_of(oversized)}
     assert advised["num_gpu_blocks_override"] < 2000
     assert not findings(shapes, 100, **advised)
 

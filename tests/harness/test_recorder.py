@@ -1,5 +1,7 @@
 """Tests for :mod:`harness.recorder`: what happens in the loop, as records."""
 
+import pytest
+
 from harness.executors.executor import Execution
 from harness.recorder import Recorder
 from harness.request import Request
@@ -160,3 +162,28 @@ def test_refused_request_leaves_when_it_comes() -> None:
     record = ours.requests[0]
     assert (record.status, record.finished_ns) == (RequestStatus.REJECTED, 10)
     assert record.reason == "prompt_too_long"
+
+
+@pytest.mark.parametrize(("end_ns", "arrival_ns"), [(9, 10), (11, 11)])
+def test_request_that_never_came_comes_after_the_end(
+    end_ns: int, arrival_ns: int
+) -> None:
+    """As planned, but not while the run went on: it waited for another one's end."""
+    made, late, ours = request(), request(1), recorder()
+    ours.arrived(made)
+    step(ours, prefill(made, 50, 0, samples=True), 5, [end_ns])
+
+    ours.never_arrived(late, "interrupted before it arrived")
+
+    record = ours.requests[1]
+    assert (record.arrival_ns, record.status) == (arrival_ns, RequestStatus.FAILED)
+    assert record.reason == "interrupted before it arrived"
+
+
+def test_request_that_never_came_to_a_run_without_steps() -> None:
+    """It has the arrival that was planned."""
+    ours = recorder()
+
+    ours.never_arrived(request(), "interrupted before it arrived")
+
+    assert ours.requests[0].arrival_ns == 10

@@ -14,8 +14,10 @@ from harness.traces import open_trace
 from harness.workload import Workload
 from results.columns import Columns
 from results.findings import Finding, find
+from results.queueing import queue_trend
 from results.record import RequestRecord, RequestStatus, StepRecord
 from results.run_info import Ending, RunInfo
+from results.waste import head_of_line_s
 
 CHAT = Path(__file__).resolve().parents[2] / "examples" / "chat_1000.jsonl"
 
@@ -339,6 +341,28 @@ def test_closed_loop_keeps_so_many_outstanding() -> None:
     assert is_complete(result)
     most = max(s.num_running + s.num_waiting + s.num_swapped for s in result.steps)
     assert most == 2
+
+
+def test_requests_never_sent_have_not_waited() -> None:
+    """Stopped in a closed loop, of 60 planned at once only the second could wait."""
+    turns = iter(range(10_000))
+
+    result = replay(
+        workload((50, [90]), (120, [30]), *[(10, [5])] * 58),
+        config(num_gpu_blocks_override=10, max_model_len=160),
+        max_concurrency=2,
+        is_stopped=lambda: next(turns) > 0,
+    )
+
+    requests = Columns.of(RequestRecord, result.requests)
+    steps = Columns.of(StepRecord, result.steps)
+    never_sent = requests.is_equal("reason", "interrupted before it arrived")
+    assert result.outcome.ending is Ending.INTERRUPTED
+    assert never_sent.tolist() == [False] * 2 + [True] * 58
+    assert (steps["num_head_blocks"] > 0).any()
+    assert (requests["arrival_ns"][never_sent] == steps["end_ns"].max()).all()
+    assert not head_of_line_s(requests, steps, 16)[never_sent].any()
+    assert queue_trend(requests, steps) is None
 
 
 @pytest.mark.parametrize(("gap_ns", "is_over"), [(10**8, True), (10**10, False)])

@@ -77,7 +77,7 @@ def test_a_burst_is_a_queue_that_grows(served: Served) -> None:
     """All at once, each waits for those before it, and there is no rate at all."""
     trend = served([0.0] * 20, 1.0)
 
-    assert trend == QueueTrend(span_s=0, wait_s=(2, 7, 12, 17))
+    assert trend == QueueTrend(num_requests=20, span_s=0, wait_s=(2, 7, 12, 17))
     assert trend.is_growing
 
 
@@ -133,7 +133,38 @@ def test_growing_means_each_quarter_and_much(
     span_s: float, wait_s: tuple[float, ...], is_growing: bool
 ) -> None:
     """Every quarter waits longer; the last 1 s or more, and 5 % of the time."""
-    assert QueueTrend(span_s=span_s, wait_s=wait_s).is_growing is is_growing
+    trend = QueueTrend(num_requests=400, span_s=span_s, wait_s=wait_s)
+
+    assert trend.is_growing is is_growing
+
+
+@pytest.mark.parametrize(
+    ("num_requests", "span_s", "is_growing"),
+    [
+        (25, 20, True),  # 4 s of 20, 1 in 5
+        (25, 20.1, False),
+        (100, 40, True),  # 1 in 10
+        (100, 40.1, False),
+        (399, 79.8, True),
+        (399, 80, False),
+        (10_000, 80, True),  # 5 % suffice of however many
+        (10_000, 80.1, False),
+    ],
+)
+def test_few_requests_must_wait_for_more_of_the_time(
+    num_requests: int, span_s: float, is_growing: bool
+) -> None:
+    """One in the square root of their number, where that is more than 5 %."""
+    wait_s = (1, 2, 3, 4)
+
+    trend = QueueTrend(num_requests=num_requests, span_s=span_s, wait_s=wait_s)
+
+    assert trend.is_growing is is_growing
+
+
+def test_the_waits_add_up(served: Served) -> None:
+    """Twenty requests of which request k waits k seconds waited 190 s."""
+    assert served(range(20), 2.0).total_s == 190
 
 
 # -- what counts ---------------------------------------------------------------------
@@ -163,7 +194,7 @@ def test_quarters_follow_the_arrivals(
 
     trend = trend_of(requests, [make_step(end_ns=99 * S)])
 
-    assert trend == QueueTrend(span_s=19, wait_s=(0, 1, 2, 3))
+    assert trend == QueueTrend(num_requests=20, span_s=19, wait_s=(0, 1, 2, 3))
 
 
 def test_who_still_waits_has_waited_until_the_end(
@@ -174,7 +205,7 @@ def test_who_still_waits_has_waited_until_the_end(
 
     trend = trend_of([waiting] * 20, [make_step(end_ns=3 * S), make_step(end_ns=8 * S)])
 
-    assert trend == QueueTrend(span_s=0, wait_s=(8, 8, 8, 8))
+    assert trend == QueueTrend(num_requests=20, span_s=0, wait_s=(8, 8, 8, 8))
 
 
 def test_who_gave_up_has_waited_until_then(
@@ -185,7 +216,7 @@ def test_who_gave_up_has_waited_until_then(
 
     trend = trend_of([dismissed] * 20, [make_step(end_ns=8 * S)])
 
-    assert trend == QueueTrend(span_s=0, wait_s=(5, 5, 5, 5))
+    assert trend == QueueTrend(num_requests=20, span_s=0, wait_s=(5, 5, 5, 5))
 
 
 def test_who_never_waited_does_not_count(
@@ -198,7 +229,7 @@ def test_who_never_waited_does_not_count(
 
     assert trend_of([refused] * 30 + [after_the_end] * 30, [step]) is None
     trend = trend_of([make_request()] * 20 + [refused, after_the_end] * 30, [step])
-    assert trend == QueueTrend(span_s=0, wait_s=(1, 1, 1, 1))
+    assert trend == QueueTrend(num_requests=20, span_s=0, wait_s=(1, 1, 1, 1))
 
 
 def test_the_shortest_wait_counts(make_request: MakeRequest, make_step: MakeStep) -> None:

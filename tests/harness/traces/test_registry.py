@@ -50,6 +50,10 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 2790
         (b"\x80\x81\x82\n", "this is no UTF-8 text; save it as UTF-8"),
         (b"[12:00] started\n", "no trace format is recognised.*'.12:00. started'"),
         (b'{"a": 1, "b": 2}\n', "no trace format is recognised.*keys a, b"),
+        (
+            b'{"arrival_s": 1, "prompt": [[1, 5]], "output": [[2, 5]]}',
+            "the header before the first request is missing; put this line at the top",
+        ),
         (b"lorem ipsum\n", "no trace format is recognised.*'lorem ipsum'.*mooncake"),
     ],
 )

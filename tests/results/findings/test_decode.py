@@ -135,8 +135,7 @@ def test_few_long_sequences_are_named_with_what_they_cost(decoding: Decoding) ->
     assert (f"{100 * of_long:.0f}", f"{100 * reading:.0f}") == ("91", "72")
     assert found.advice == (
         "send prompts of 10,000 tokens and more to a deployment of their own, or refuse"
-        " them with --max-model-len 111, which is enough for the others; --max-num-seqs"
-        " below the 2 of a mean step shortens steps"
+        " them with --max-model-len 111, which is enough for the others"
     )
 
 

@@ -9,6 +9,7 @@ from results.findings.fit import (
     fewer_or_more,
     fewer_seqs,
     fitting_seqs,
+    larger_pool,
     more_blocks,
     num_blocks_for_all,
 )
@@ -20,6 +21,15 @@ MakeView = Callable[..., RunView]
 MakeRows = Callable[..., list[RequestRecord]]
 
 S = 1_000_000_000
+HARDWARE = "--tensor-parallel-size or a larger GPU"
+LARGER = f"a larger pool ({HARDWARE})"
+FORTY = f"40 blocks, 15.0 GiB more on each GPU ({HARDWARE})"
+OVERRIDE: dict[str, Any] = {"source_of_num_gpu_blocks": "override"}
+GIVEN_GIB: dict[str, Any] = {
+    "source_of_num_gpu_blocks": "kv_cache_gib",
+    "block_bytes": 207 * 2**19,
+}
+"""Blocks of 0.101 GiB."""
 
 
 @pytest.fixture
@@ -118,7 +128,7 @@ def test_requests_that_never_ran_need_no_room(
     assert fitting_seqs(run, 1) == 0
 
 
-def test_larger_pool_has_a_size_up_to_eight_times(
+def test_pool_for_all_has_a_size_up_to_eight_times(
     rows: MakeRows, make_view: MakeView
 ) -> None:
     """Beyond, a number of blocks would be no remedy."""
@@ -127,11 +137,104 @@ def test_larger_pool_has_a_size_up_to_eight_times(
     beyond = make_view(rows((80, 8, 1)), [], config=knobs)
 
     assert more_blocks(eight) == (
-        "80 blocks, 35.0 GiB more on each GPU, enough for all that could have run at once"
+        "80 blocks, 35.0 GiB more on each GPU (--tensor-parallel-size or a larger GPU),"
+        " enough for all that could have run at once"
     )
-    assert more_blocks(beyond) == (
-        "a larger pool, by --tensor-parallel-size or a larger GPU"
-    )
+    assert more_blocks(beyond) == LARGER
+
+
+@pytest.mark.parametrize(("num_blocks", "is_named"), [(100, True), (101, False)])
+def test_pool_that_fits_has_a_size_whatever_the_growth(
+    num_blocks: int, is_named: bool, rows: MakeRows, make_view: MakeView
+) -> None:
+    """Ten times the blocks are one flag away where the GPU has room for them."""
+    knobs = {"watermark": 0, "num_fitting_gpu_blocks": 100} | OVERRIDE
+    run = make_view(rows((num_blocks - 1, 8, 1)), [], config=knobs)
+
+    all_that_fits = "--num-gpu-blocks-override 100 (about all that fits)"
+    for_all = "--num-gpu-blocks-override 100 (about 100 blocks fit on this GPU), enough"
+    advice = more_blocks(run)
+    assert advice.startswith(for_all) if is_named else advice == all_that_fits
+
+
+def test_pool_that_was_large_enough_is_given_no_smaller_size(
+    rows: MakeRows, make_view: MakeView
+) -> None:
+    """Where those that ran need but 10 blocks, who waited needs more than there are."""
+    run = make_view(rows((9, 8, 1)), [], config={"watermark": 0})
+
+    assert num_blocks_for_all(run) == run.num_gpu_blocks
+    assert more_blocks(run) == LARGER
+
+
+ESTIMATED = {"source_of_num_gpu_blocks": "estimated", "block_bytes": 2**29}
+
+
+@pytest.mark.parametrize(
+    ("knobs", "num_blocks", "advice"),
+    [
+        (
+            OVERRIDE | {"num_fitting_gpu_blocks": 9000},
+            9000,
+            "--num-gpu-blocks-override 9000 (about 9,000 blocks fit on this GPU)",
+        ),
+        (OVERRIDE | {"num_fitting_gpu_blocks": 39}, 40, FORTY),
+        (OVERRIDE | {"num_fitting_gpu_blocks": None}, 40, FORTY),
+        (
+            GIVEN_GIB | {"num_fitting_gpu_blocks": 50},
+            41,
+            "--kv-cache-gib 4.2 (about 50 blocks fit on this GPU)",  # 4.1 and a bit
+        ),
+        (
+            GIVEN_GIB | {"num_fitting_gpu_blocks": 40},
+            41,
+            f"41 blocks, 3.1 GiB more on each GPU ({HARDWARE})",
+        ),
+        (ESTIMATED, 18, "--gpu-memory-utilization 0.95 (18 blocks)"),  # 4 of 80 GiB
+        (
+            ESTIMATED,
+            19,  # 4.5 of 80 GiB would be 0.96
+            f"19 blocks, 4.5 GiB more on each GPU ({HARDWARE})",
+        ),
+        (
+            ESTIMATED | {"gpu_memory_gib": None},
+            18,
+            f"18 blocks, 4.0 GiB more on each GPU ({HARDWARE})",
+        ),
+        ({}, 40, FORTY),
+    ],
+)
+def test_larger_pool_is_had_by_what_set_it(
+    knobs: dict[str, Any], num_blocks: int, advice: str, make_view: MakeView
+) -> None:
+    """By the flag that gave its size, or the utilization; by hardware where none can."""
+    run = make_view([], [], config={"block_bytes": 2**29} | knobs)
+
+    assert larger_pool(run, num_blocks) == advice
+
+
+@pytest.mark.parametrize(
+    ("knobs", "advice"),
+    [
+        (
+            OVERRIDE | {"num_fitting_gpu_blocks": 11},
+            "--num-gpu-blocks-override 11 (about all that fits)",
+        ),
+        (
+            GIVEN_GIB | {"num_fitting_gpu_blocks": 41},
+            "--kv-cache-gib 4.1 (about all that fits)",  # and a bit, which is left
+        ),
+        (OVERRIDE | {"num_fitting_gpu_blocks": 10}, LARGER),
+        (GIVEN_GIB | {"num_fitting_gpu_blocks": None}, LARGER),
+        (ESTIMATED, LARGER),
+        ({}, LARGER),
+    ],
+)
+def test_larger_pool_of_no_size_is_all_that_fits(
+    knobs: dict[str, Any], advice: str, make_view: MakeView
+) -> None:
+    """A given pool grows to what the GPU holds; one that fills it, by hardware."""
+    assert larger_pool(make_view([], [], config=knobs)) == advice
 
 
 @pytest.mark.parametrize(

@@ -414,8 +414,8 @@ def test_evictions_that_cost_hits_are_counted(rows: Rows) -> None:
         " blocks were needed again, 800 tokens that were computed once more"
     )
     assert found.advice == (
-        "a larger --gpu-memory-utilization or --tensor-parallel-size: with 70 more blocks"
-        " (0.1 GiB) nothing would be evicted, and fewer may do"
+        "80 blocks, 0.1 GiB more on each GPU (--tensor-parallel-size or a larger GPU):"
+        " then nothing would be evicted, and fewer may do"
     )
 
 
@@ -425,8 +425,30 @@ def test_estimated_pool_names_the_utilization_that_would_do(rows: Rows) -> None:
     (found,) = evicted(rows, 50, 64, **source)
     (too_many,) = evicted(rows, 50, 64, **source | {"gpu_memory_gib": 40.0})
 
-    assert found.advice.startswith("--gpu-memory-utilization 0.93: with 70 more blocks")
-    assert too_many.advice.startswith("a larger --gpu-memory-utilization or")
+    assert found.advice.startswith("--gpu-memory-utilization 0.93 (80 blocks): then")
+    assert too_many.advice.startswith("80 blocks, 2.2 GiB more on each GPU (--tensor")
+
+
+@pytest.mark.parametrize(
+    ("fitting", "pool"),
+    [
+        (None, "a larger pool (--tensor-parallel-size or a larger GPU)"),
+        (20, "--num-gpu-blocks-override 20 (about all that fits)"),
+    ],
+)
+def test_more_than_eight_gpus_hold_is_no_size(
+    rows: Rows, fitting: int | None, pool: str
+) -> None:
+    """70 GiB more are not asked of GPUs of 8 GiB; of 9 GiB they are."""
+    knobs = {"block_bytes": 2**30, "source_of_num_gpu_blocks": "override"}
+    knobs |= {"num_fitting_gpu_blocks": fitting, "gpu_memory_gib": 8.0}
+    (beyond,) = evicted(rows, 50, 64, **knobs)
+    (within,) = evicted(rows, 50, 64, **knobs | {"gpu_memory_gib": 9.0})
+
+    assert beyond.advice == (
+        f"{pool} finds more, but 8 such GPUs would not hold all that was cached"
+    )
+    assert within.advice.startswith("80 blocks, 70.0 GiB more on each GPU")
 
 
 @pytest.mark.parametrize(
@@ -486,6 +508,19 @@ def test_caching_would_find_what_prompts_share(rows: Rows) -> None:
         " computing prompts takes 25 % of the time of all steps"
     )
     assert found.advice == "--enable-prefix-caching"
+
+
+def test_caching_is_advised_with_the_chunks_there_were(rows: Rows) -> None:
+    """Beside it vLLM chunks only if told to, and whole prompts take other memory."""
+    chunked = {"enable_chunked_prefill": True}
+    view = rows.make_view(
+        rows.prompts(0, *[60] * 9), [rows.prefill(1000)], config=chunked
+    )
+
+    assert only(find_prefix_cache(view), "prefix_caching_would_help").advice == (
+        "--enable-prefix-caching --enable-chunked-prefill (vLLM's v0 does not chunk by"
+        " itself then)"
+    )
 
 
 @pytest.mark.parametrize(("num_shared", "is_found"), [(12, False), (13, True)])

@@ -71,7 +71,10 @@ def test_kv_cache_oversized(make_step: MakeStep, view: View) -> None:
 @pytest.mark.parametrize(
     ("knobs", "advice"),
     [
-        ({"source_of_num_gpu_blocks": "override"}, "5 blocks would do, for this load"),
+        (
+            {"source_of_num_gpu_blocks": "override"},
+            "--num-gpu-blocks-override 5 would do, for this load",
+        ),
         (
             {"source_of_num_gpu_blocks": "kv_cache_gib", "block_bytes": 1.05 * 2**30},
             "--kv-cache-gib 5.3 would do, for this load",
@@ -364,7 +367,8 @@ def test_queue_dominates_ttft(
         " and faster prefills shorten only the rest"
     )
     assert waits.advice == (
-        "22 blocks, 12.0 GiB more on each GPU, enough for all that could have run at once"
+        "22 blocks, 12.0 GiB more on each GPU (--tensor-parallel-size or a larger GPU),"
+        " enough for all that could have run at once"
     )
 
 
