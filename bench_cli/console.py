@@ -18,17 +18,21 @@ from bench_cli.quantity import (
     format_share,
     format_thousands,
 )
+from bench_cli.streams import printable
 
 Document = dict[str, Any]
 
 WIDTH_WITHOUT_TERMINAL = 110
+MIN_WIDTH = 20
+"""Below, a terminal does not know its width."""
+
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.:-=+*#"
 _BARS_IN_ASCII = dict(zip(_BARS, _ASCII_BARS, strict=True))
 _ASCII = str.maketrans({"·": "|", "µ": "u", "×": "x", **_BARS_IN_ASCII})
 _SIGNS = {"error": ("x", "bold red"), "warning": ("!", "yellow"), "info": ("-", "")}
 _SPACE_BETWEEN_COLUMNS = 3
-_FEWEST_COLUMNS = 3
+_FEWEST_COLUMNS = 1
 
 
 class Screen:
@@ -38,9 +42,14 @@ class Screen:
         self.console = Console(stderr=stderr, highlight=False, markup=False)
         if not self.console.is_terminal and "COLUMNS" not in os.environ:
             self.console.width = WIDTH_WITHOUT_TERMINAL
+        self.console.width = max(self.console.width, MIN_WIDTH)
 
     def text(self, content: str, style: str = "") -> Text:
-        """The content, with ASCII in place of our signs where UTF-8 is not spoken."""
+        """The content, with ASCII in place of our signs where UTF-8 is not spoken.
+
+        What a terminal would obey, as in a trace's note, is shown as an escape.
+        """
+        content = printable(content)
         if not self.console.encoding.lower().startswith("utf"):
             content = content.translate(_ASCII)
         return Text(content, style=style)
@@ -215,7 +224,8 @@ def _kv_cache(document: Document, usage: Sequence[float]) -> str:
     return "   ".join(
         part
         for part in [
-            f"{kv_cache['num_gpu_blocks']:,} blocks ({tokens} tokens{origin})",
+            f"{format_number_of(kv_cache['num_gpu_blocks'], 'block')} ({tokens}"
+            f" tokens{origin})",
             f"peak {format_share(kv_cache['peak_usage'])}",
             f"mean {format_share(kv_cache['mean_usage'])}",
             f"cached idle {format_share(idle)}" if idle is not None else "",

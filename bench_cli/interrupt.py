@@ -1,8 +1,9 @@
 """Ctrl-C, ``kill`` and a closed terminal end a run early, and never lose it."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import current_thread, main_thread
 from types import FrameType
 
@@ -11,6 +12,12 @@ STOPPING = tuple(
     for name in ("SIGINT", "SIGTERM", "SIGHUP")
     if hasattr(signal, name)
 )
+
+
+def _tell(message: str) -> None:
+    """Write to stderr at once, past whatever is being printed."""
+    with suppress(OSError):
+        os.write(2, f"\n{message}\n".encode())
 
 
 @contextmanager
@@ -27,6 +34,8 @@ def stopped_by_signals() -> Iterator[Callable[[], bool]]:
     received: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
+        if not received:
+            _tell("stopping; what was recorded is being saved")
         received.append(number)
 
     before = {number: signal.getsignal(number) for number in STOPPING}

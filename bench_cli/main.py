@@ -1,5 +1,6 @@
 """Entry point: the app, and how errors reach the user."""
 
+import os
 import re
 import sys
 from typing import Annotated
@@ -13,7 +14,7 @@ from bench_cli.commands.show import show
 from bench_cli.commands.trace import trace_app
 from bench_cli.commands.verify import verify
 from bench_cli.exit_code import ExitCode, exit_code_of
-from bench_cli.streams import OutputError, flush_stdout, prepare_streams
+from bench_cli.streams import OutputError, flush_stdout, prepare_streams, printable
 
 FLAGS_TO_COME = (
     "--pipeline-parallel-size",
@@ -69,6 +70,7 @@ def main() -> None:
     code: int = ExitCode.FINE
     try:
         prepare_streams()
+        check_folder()
         code = app(standalone_mode=False) or ExitCode.FINE
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
@@ -77,6 +79,22 @@ def main() -> None:
     except Exception as error:
         code = _report(error)
     raise SystemExit(_flush(code))
+
+
+def check_folder() -> None:
+    """Refuse to work in a folder that is gone: no path means anything there.
+
+    Raises:
+        UsageError: It was removed.
+    """
+    from harness.errors import UsageError
+
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise UsageError(
+            "the folder that you are in was removed; cd into one that is there"
+        ) from error
 
 
 def _report(error: Exception) -> int:
@@ -116,10 +134,8 @@ def _not_there_yet(message: str) -> str | None:
 
 
 def _print_error(message: str) -> None:
-    """One line; what a terminal would obey, as in a file name, is shown as an escape."""
     line = " ".join(message.replace("Value error, ", "").split())
-    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
-    print(f"error: {shown}", file=sys.stderr)
+    print(f"error: {printable(line)}", file=sys.stderr)
 
 
 def _code_of_exit(exit_: SystemExit) -> int:

@@ -82,6 +82,13 @@ def _text_stream(stream: io.TextIOWrapper, kind: type[io.FileIO]) -> TextIO:
     )
 
 
+def printable(text: str) -> str:
+    """The text with an escape in place of what a terminal would obey; lines stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
 def flush_stdout() -> None:
     """Flush stdout while a failure can still be told; what is left is dropped.
 

@@ -75,6 +75,15 @@ class Journal:
             if not self._is_locked:
                 os.utime(self._steps.path)
 
+    @property
+    def is_in_place(self) -> bool:
+        """The file that is written still lies where it was made."""
+        try:
+            found = os.stat(self._steps.path)
+        except OSError:
+            return False
+        return os.path.samestat(found, os.fstat(self._steps.fd))
+
     def close(self) -> None:
         """Write what waits and let go of the lock; a second call has no effect."""
         if not self._steps.is_closed:
@@ -83,9 +92,13 @@ class Journal:
             self._steps.close()
 
     def remove(self) -> None:
-        """Close and remove the files, as far as that can be done."""
+        """Close and remove the files, as far as that can be done.
+
+        Other files that lie in their place by now are left alone.
+        """
+        is_in_place = not self._steps.is_closed and self.is_in_place
         self.close()
-        for file in (self._steps, self._requests):
+        for file in (self._steps, self._requests) if is_in_place else ():
             with suppress(OSError):
                 file.path.unlink()
 

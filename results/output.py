@@ -96,6 +96,17 @@ def make_place(output: Path | None, stem: str, *, force: bool) -> RunPlace:
         raise cannot_save(output or RUNS_FOLDER, error) from error
 
 
+def make_place_beside(folder: Path) -> RunPlace:
+    """A new folder of this name, or the name with a number.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = _make_first(_numbered(folder))
+    return RunPlace(folder=made, made=(made,))
+
+
 def _make_there(target: Path, *, force: bool) -> RunPlace:
     if force and target.exists() and any(target.iterdir()):
         siblings = _numbered(target.with_name(target.name + UNFINISHED))
@@ -229,6 +240,8 @@ def _check_is_run(output: Path, target: Path) -> None:
             " --force replaces runs only: choose another folder"
         )
     run = _run_document(target / "run.json")
+    if run is None and _is_stillborn(target):
+        return
     if run is None:
         raise RunFolderError(
             f"{output} has no run.json that blockbench wrote;"
@@ -239,6 +252,14 @@ def _check_is_run(output: Path, target: Path) -> None:
             f"{output} holds a run that is under way;"
             " wait for its end or choose another folder"
         )
+
+
+def _is_stillborn(target: Path) -> bool:
+    """Whether a run was killed here before it had a run.json, and recorded nothing."""
+    names = {path.name for path in target.iterdir()}
+    begun = {*JOURNALS, f"run.json{UNFINISHED}"}
+    is_empty = all((target / name).stat().st_size == 0 for name in names & {*JOURNALS})
+    return names <= begun and bool(names) and is_empty and not is_under_way(target)
 
 
 def _can_be_ours(path: Path) -> bool:

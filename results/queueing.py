@@ -21,6 +21,12 @@ MIN_GROWTH = 0.05
 Of fewer than 400 requests it takes more, as chance can make a queue too: what that adds
 falls with the square root of their number."""
 
+MIN_RISE = 2.0
+"""Last quarter's wait per first quarter's; a queue that grows evenly makes it 7."""
+
+MIN_OF_LONGEST = 0.75
+"""Last quarter's wait per longest; bursts let a growing queue dip."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTrend:
@@ -43,9 +49,9 @@ class QueueTrend:
 
     @property
     def is_growing(self) -> bool:
-        """Each quarter waits longer than the one before, and the last much too long."""
-        last = self.wait_s[-1]
-        rises = all(a < b for a, b in zip(self.wait_s, self.wait_s[1:], strict=False))
+        """The last quarter waits long, much longer than the first, and no dip is deep."""
+        first, last = self.wait_s[0], self.wait_s[-1]
+        rises = last >= MIN_RISE * first and last >= MIN_OF_LONGEST * max(self.wait_s)
         growth = max(MIN_GROWTH, 1 / math.sqrt(self.num_requests))
         return rises and last >= MIN_WAIT_S and last >= growth * self.span_s
 

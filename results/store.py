@@ -22,6 +22,7 @@ from results.output import (
     check_disk,
     check_output,
     make_place,
+    make_place_beside,
     remove_run_files,
     sync_folder,
 )
@@ -125,11 +126,12 @@ class RunStore:
         info: RunInfo,
         requests: Sequence[RequestRecord],
         steps: Sequence[StepRecord],
-        summary: Document,
+        summary: Document | None,
     ) -> Path:
         """Write the whole run and return its folder.
 
-        ``info`` tells how it ended. The journal should have the last rows by now: they
+        ``info`` tells how it ended; ``summary`` is None where it could not be made: the
+        rows have all that it says. The journal should have the last rows by now: they
         are what is left where the disk is too full for the rest.
 
         Raises:
@@ -137,6 +139,8 @@ class RunStore:
                 journal holds stays there and can be read.
         """
         try:
+            if not self.journal.is_in_place:
+                self._move_away()
             self._put(
                 "requests.parquet", lambda p: write_records(p, RequestRecord, requests)
             )
@@ -148,6 +152,14 @@ class RunStore:
         self.journal.remove()
         sync_folder(self.folder.parent)
         return self._take_name()
+
+    def _move_away(self) -> None:
+        """Take another folder, as somebody has moved or removed this one meanwhile.
+
+        What lies there now is not ours.
+        """
+        self._place = make_place_beside(self.folder)
+        self.folder = self._output = self._place.folder
 
     def _put(self, name: str, write: Callable[[Path], None]) -> None:
         """Write a file under another name and rename it once the disk has it."""

@@ -25,8 +25,36 @@ from results.table import read_frame, rows_frame
 if TYPE_CHECKING:
     import pandas as pd
 
-KINDS: dict[str, type] = {"name": str, "environment": dict, "history": list}
+Kinds = dict[str, type | tuple[type, ...]]
+
+KINDS: Kinds = {"name": str, "environment": dict, "history": list}
 """What run.json holds besides the fields of ``RunInfo``, and is read without asking."""
+
+CONFIG_KINDS: Kinds = {
+    "model": str,
+    "gpu": str,
+    "vllm_version": str,
+    "num_gpu_blocks": int,
+    "num_cpu_blocks": int,
+    "block_size": int,
+    "block_bytes": int,
+    "gpu_memory_gib": (int, float),
+    "watermark": (int, float),
+    "max_model_len": int,
+    "max_num_batched_tokens": int,
+    "enable_prefix_caching": bool,
+    "enable_chunked_prefill": bool,
+    "notes": list,
+}
+TRACE_KINDS: Kinds = {
+    "name": str,
+    "format": str,
+    "num_requests": int,
+    "num_skipped": int,
+    "duration_s": (int, float),
+    "has_sharing": bool,
+    "notes": list,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -176,16 +204,26 @@ def _check_document(path: Path, run: dict[str, Any]) -> None:
     try:
         RunInfo.from_dict(run)
         Ending(run["state"])
-        datetime.fromisoformat(run["created_at"])
-        wrong = [key for key, kind in KINDS.items() if not isinstance(run[key], kind)]
-        if wrong or not isinstance(run["summary"], dict | None):
-            raise TypeError(f"{', '.join(wrong) or 'summary'} is of another kind")
+        datetime.fromisoformat(run["created_at"]).astimezone()
+        if missing := KINDS.keys() - run.keys():
+            raise KeyError(min(missing))
+        _check_kinds(run, KINDS)
+        _check_kinds(run["config"], CONFIG_KINDS)
+        _check_kinds(run["trace"], TRACE_KINDS)
+        if not isinstance(run["summary"], dict | None):
+            raise TypeError("summary is of another kind")
     except KeyError as error:
         raise RunFolderError(
             f"{path} has no {error}: another version of blockbench wrote it;"
             " repeat the run, or read it with that version"
         ) from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise RunFolderError(
             f"{path} is damaged: {error}; repeat the run that wrote it"
         ) from error
+
+
+def _check_kinds(known: dict[str, Any], kinds: Kinds) -> None:
+    for key, kind in kinds.items():
+        if key in known and not isinstance(known[key], kind):
+            raise TypeError(f"{key} is of another kind")

@@ -60,7 +60,7 @@ def write_records(path: Path, record_type: type[Any], records: Sequence[Any]) ->
     table = _arrow_table(record_type, record_lists(record_type, records))
     # Arrow encodes a path as UTF-8, which fails where Python's locale does not.
     with path.open("wb") as file:
-        pq.write_table(table, file)
+        pq.write_table(table, file, write_page_checksum=True)
         file.flush()
         os.fsync(file.fileno())
 
@@ -77,7 +77,12 @@ def read_frame(path: Path, record_type: type[Any]) -> "pd.DataFrame":
     try:
         with path.open("rb") as file:
             # Read ahead by threads of Arrow, a Python file can abort the process at exit.
-            table = pq.read_table(file, use_threads=False, pre_buffer=False)
+            table = pq.read_table(
+                file,
+                use_threads=False,
+                pre_buffer=False,
+                page_checksum_verification=True,
+            )
             frame = _frame(table)
     except (OSError, pa.ArrowException) as error:
         raise RunFolderError(

@@ -61,8 +61,7 @@ def list_(
 def row_of(entry: "RunEntry") -> dict[str, Any]:
     """What is said of a run; None for what it has not, or not yet."""
     run = entry.run or {}
-    config, summary = run.get("config", {}), run.get("summary") or {}
-    counts = summary.get("counts", {})
+    config = run.get("config", {})
     return {
         "name": entry.folder.name,
         "folder": str(entry.folder),
@@ -75,13 +74,21 @@ def row_of(entry: "RunEntry") -> dict[str, Any]:
         "vllm_version": config.get("vllm_version"),
         "prefix_caching": config.get("enable_prefix_caching"),
         "num_requests": run.get("trace", {}).get("num_requests"),
-        "finished": counts.get("finished"),
-        "preemptions": counts.get("preemptions"),
-        "hit_rate": summary.get("prefix_cache", {}).get("hit_rate"),
-        "peak_usage": summary.get("kv_cache", {}).get("peak_usage"),
-        "ttft_p99_s": summary.get("latency_s", {}).get("ttft", {}).get("p99"),
-        "output_token_per_s": summary.get("throughput", {}).get("output_token_per_s"),
+        "finished": _figure(run, "counts", "finished"),
+        "preemptions": _figure(run, "counts", "preemptions"),
+        "hit_rate": _figure(run, "prefix_cache", "hit_rate"),
+        "peak_usage": _figure(run, "kv_cache", "peak_usage"),
+        "ttft_p99_s": _figure(run, "latency_s", "ttft", "p99"),
+        "output_token_per_s": _figure(run, "throughput", "output_token_per_s"),
     }
+
+
+def _figure(run: dict[str, Any], *path: str) -> int | float | None:
+    """A figure of the summary; None where there is none, as in a damaged one."""
+    found: Any = run.get("summary")
+    for key in path:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, int | float) else None
 
 
 def print_list(rows: list[dict[str, Any]], report: ReportFlags, folder: str) -> None:

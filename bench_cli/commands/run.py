@@ -210,7 +210,11 @@ def save_and_print(
     info = replace(info, outcome=result.outcome, wall_s=result.wall_s)
     requests = Columns.of(RequestRecord, result.requests)
     steps = Columns.of(StepRecord, result.steps)
-    document = summarize(info, requests, steps)
+    try:
+        document = summarize(info, requests, steps)
+    except Exception:  # our own bug must not cost the rows
+        store.save(info, result.requests, result.steps, None)
+        raise
     try:
         folder = store.save(info, result.requests, result.steps, document)
     except ResultsError:

@@ -7,7 +7,7 @@ import numpy as np
 
 from results.columns import BoolArray, FloatArray
 from results.findings.finding import Finding, Severity
-from results.findings.fit import larger_pool
+from results.findings.fit import larger_pool, num_blocks_present
 from results.findings.run_view import RunView
 from results.record import RequestStatus
 
@@ -70,7 +70,7 @@ def _watermark_band(run: RunView, chosen: BoolArray, needed: int) -> Finding:
         message=f"{run.named(chosen)} would fit into the {run.num_gpu_blocks:,} blocks"
         f" of the pool but for the {run.num_watermark_blocks:,} that the watermark keeps"
         f" free: the largest needs {needed:,}",
-        advice=f"--watermark {lower:g} or less would admit them; where vLLM has no such"
+        advice=f"--watermark {lower:g} would admit them; where vLLM has no such"
         f" option, {needed + run.num_watermark_blocks:,} blocks would",
     )
 
@@ -92,10 +92,8 @@ def _prompt_too_long(run: RunView, chosen: BoolArray) -> list[Finding]:
 
 
 def _swap_space_short(run: RunView, chosen: BoolArray) -> list[Finding]:
-    """Name the swap space that holds the largest group at its full length."""
+    """Name the swap space that holds the largest group, and all that were there."""
     demand = int(run.requests["num_demand_blocks"][chosen].max())
-    gib = math.ceil(run.gib(demand))
-    held = math.floor(run.gib(run.num_cpu_blocks))
     return [
         Finding(
             code="swap_space_short",
@@ -104,10 +102,19 @@ def _swap_space_short(run: RunView, chosen: BoolArray) -> list[Finding]:
             f" {run.num_cpu_blocks:,} CPU blocks had none for them; vLLM's engine ends"
             f" there. The largest alone needs {demand:,} blocks, {run.gib(demand):.1f}"
             " GiB",
-            advice=f"at least --swap-space {max(gib, held + 1)}, and no"
-            " --num-cpu-blocks-override",
+            advice=_enough_swap_space(run, demand),
         )
     ]
+
+
+def _enough_swap_space(run: RunView, demand: int) -> str:
+    """For the largest group, where that is more than there is, and for all at once."""
+    one = math.ceil(run.gib(demand))
+    everyone = math.ceil(run.gib(num_blocks_present(run, run.requests["n"] > 1)))
+    for_all = f"{everyone} for all groups of n > 1 that were there at once"
+    if run.gib(run.num_cpu_blocks) >= one:
+        return f"--swap-space {for_all}"
+    return f"--swap-space {one} for that one{f', {for_all}' if everyone > one else ''}"
 
 
 def _sentence(

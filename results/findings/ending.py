@@ -1,11 +1,15 @@
 """How a run ended, and what it did not give."""
 
+import math
+
 import numpy as np
 
 from results.findings.finding import Finding
+from results.findings.fit import larger_pool
 from results.findings.run_view import RunView
 from results.latency import is_finished
 from results.naming import number_of
+from results.record import RequestStatus
 from results.run_info import Ending
 
 
@@ -32,11 +36,28 @@ def _broken_off(run: RunView) -> list[Finding]:
                 code="no_progress",
                 severity="error",
                 message=f"nothing could progress: {outcome.holders}",
-                advice="give the pool more blocks, lower --watermark, or raise"
-                " --max-num-seqs above the largest n",
+                advice=_way_on(run),
             )
         ]
     return []
+
+
+def _way_on(run: RunView) -> str:
+    """What would let a run go on in which nothing could."""
+    left = run.requests.is_equal("status", RequestStatus.FAILED)
+    largest = int(run.requests["n"][left].max(initial=1))
+    if largest > (run.knob("max_num_seqs") or math.inf):
+        return f"--max-num-seqs {largest}, as a request has n = {largest}"
+    was_swapped = len(run.steps) and run.steps["num_swapped"][-1] > 0
+    if was_swapped and run.knob("enable_chunked_prefill"):
+        longest = int(run.requests["num_prompt_tokens"][left].max(initial=1))
+        return (
+            "--no-enable-chunked-prefill (--enable-chunked-prefill=False in vLLM), or"
+            f" --max-num-batched-tokens {longest}: a prompt that was swapped out half"
+            " computed comes back only if its whole rest fits into a step"
+        )
+    lower = ", or a lower --watermark" if run.num_watermark_blocks else ""
+    return f"{larger_pool(run)}{lower}"
 
 
 def _cut_outputs(run: RunView) -> list[Finding]:

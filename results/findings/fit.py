@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from results.columns import BoolArray
 from results.findings.run_view import RunView, percent
 
 MOST_OF_LIFE = 0.75
@@ -52,14 +53,22 @@ def num_blocks_for_all(run: RunView) -> int:
     if not ran.any():
         return 0
     n, demand = rows["n"][ran], rows["num_demand_blocks"][ran]
-    left = np.nan_to_num(rows["finished_ns"][ran], nan=np.inf)
-    order = np.argsort(np.concatenate((left, rows["arrival_ns"][ran])), kind="stable")
-    present = np.cumsum(np.concatenate((-demand, demand))[order]).max()
+    present = num_blocks_present(run, ran)
     largest = np.argsort(-demand / n)
     can_run = np.cumsum(n[largest]) <= (run.knob("max_num_seqs") or np.inf)
     at_once = max(demand[largest][can_run].sum(), demand.max())
     most = float(min(present, at_once) + n.max())
     return math.ceil(most / (1 - float(run.info.config["watermark"])))
+
+
+def num_blocks_present(run: RunView, chosen: BoolArray) -> int:
+    """Blocks that the chosen requests hold at full length, at the most crowded moment."""
+    rows = run.requests
+    demand = rows["num_demand_blocks"][chosen]
+    left = np.nan_to_num(rows["finished_ns"][chosen], nan=np.inf)
+    times = np.concatenate((left, rows["arrival_ns"][chosen]))
+    changes = np.concatenate((-demand, demand))[np.argsort(times, kind="stable")]
+    return int(np.cumsum(changes).max(initial=0))
 
 
 def more_blocks(run: RunView) -> str:
@@ -112,7 +121,7 @@ def _utilization_for(run: RunView, more_gib: float) -> float | None:
 
 
 def fewer_or_more(run: RunView, part: float) -> str:
-    """Both ways out: no more sequences than fit, or blocks for all of them.
+    """Both ways out: blocks for all, or no more sequences than fit.
 
     Args:
         run: Its rows.
@@ -121,7 +130,7 @@ def fewer_or_more(run: RunView, part: float) -> str:
     fewer = fewer_seqs(run, part)
     if not fewer:
         return more_blocks(run)
-    return f"{fewer}, at the price of a longer queue; or {more_blocks(run)}"
+    return f"{more_blocks(run)}; or {fewer}, at the price of a longer queue"
 
 
 def fewer_seqs(run: RunView, part: float) -> str:

@@ -241,7 +241,7 @@ def test_findings_change_no_exit_code(
     assert bench.call() == 0
     lines = capsys.readouterr().out.splitlines()
     found = lines.index("x nothing could progress: 2 waiting (#3, #4)  [no_progress]")
-    assert lines[found + 1].strip().startswith("-> give the pool more blocks")
+    assert lines[found + 1].strip().startswith("-> a larger pool")
 
 
 def test_nothing_finished_exits_4(

@@ -278,3 +278,67 @@ def test_a_run_under_way_can_be_shown(call: Call, tmp_path: Path) -> None:
 
     assert code == 0
     assert out.splitlines()[-1].startswith("  under way: rows so far; ")
+
+
+def test_a_terminal_obeys_no_note_of_a_trace(call: Call, tmp_path: Path) -> None:
+    """Notes and names come from other people's files: escapes are shown, not obeyed."""
+    trace = tmp_path / "odd\x1b[2J.jsonl"
+    call(
+        "trace",
+        "generate",
+        "-o",
+        str(trace),
+        "--num-requests",
+        "3",
+        "--note",
+        "\x1b[31mx",
+    )
+
+    code, out, _ = call("run", str(trace))
+
+    assert code == 0
+    assert "\x1b" not in out
+    assert "\\x1b[31mx" in out
+    assert "\x1b" not in call("list")[1]
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "30"])
+def test_a_terminal_without_width_still_shows_names(
+    call: Call, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    """Columns are left out from the right, the name never."""
+    run_part(call)
+    (folder,) = Path(".blockbench/runs").iterdir()
+
+    monkeypatch.setenv("COLUMNS", columns)
+    out = call("list")[1]
+
+    assert folder.name in out.replace("\n", "").replace(" ", "")
+
+
+def test_a_damaged_summary_does_not_hide_other_runs(call: Call) -> None:
+    """A list shows what there is; show computes it anew, or says what run.json lacks."""
+    run_part(call)
+    (folder,) = Path(".blockbench/runs").iterdir()
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(run | {"summary": {"kv_cache": None}}))
+
+    assert call("list")[0] == 0
+    assert call("show")[0] == 0
+    del run["config"]["num_cpu_blocks"]
+    (folder / "run.json").write_text(json.dumps(run))
+    code, _, err = call("show")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "run.json has no 'num_cpu_blocks'" in err
+
+
+def test_a_folder_that_is_gone_is_refused_in_words(tmp_path: Path) -> None:
+    """Nothing can be done in a removed folder, and the error says where to go."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = Path(sys.executable).parent / "blockbench"
+    command = f"cd {gone} && rmdir {gone} && {script} list"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the folder that you are in was removed")

@@ -170,8 +170,8 @@ def test_swap_space_is_sized_from_the_largest_group() -> None:
 
     assert statuses(result) == [ABORTED, FINISHED]
     advice = found["swap_space_short"].advice
-    assert advice.startswith("at least --swap-space ")
-    gib = float(advice.split()[3].rstrip(","))
+    assert advice.endswith(" for that one")
+    gib = float(advice.split()[1])
     _, _, after = run(work, config(swap_space=gib, **knobs))
     assert "swap_space_short" not in after
 

@@ -256,5 +256,5 @@ def test_fewer_sequences_are_a_remedy_where_they_limit_and_run(
     run = make_view(rows(shape), [], config={"max_num_seqs": max_num_seqs})
 
     assert fewer_seqs(run, 1) == fewer
-    both = f"{fewer}, at the price of a longer queue; or " if fewer else ""
-    assert fewer_or_more(run, 1) == both + more_blocks(run)
+    both = f"; or {fewer}, at the price of a longer queue" if fewer else ""
+    assert fewer_or_more(run, 1) == more_blocks(run) + both
