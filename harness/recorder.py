@@ -155,8 +155,12 @@ class Recorder:
     # -- requests --------------------------------------------------------------------
 
     def _note_lengths(self) -> None:
-        """Note how many tokens requests have that are still under way."""
-        for request_id, lengths in self._scheduler.sample_lengths().items():
+        """Note how many tokens requests have that are still under way.
+
+        Those that have none yet are passed over, however many wait.
+        """
+        for request_id in self._last_token_ns:
+            lengths = self._scheduler.sample_lengths(request_id)
             record = self.requests[request_id]
             if sum(lengths) != record.num_output_tokens:
                 record.num_output_tokens = sum(lengths)

@@ -75,15 +75,10 @@ def read_frame(path: Path, record_type: type[Any]) -> "pd.DataFrame":
     import pyarrow.parquet as pq
 
     try:
-        with path.open("rb") as file:
-            # Read ahead by threads of Arrow, a Python file can abort the process at exit.
-            table = pq.read_table(
-                file,
-                use_threads=False,
-                pre_buffer=False,
-                page_checksum_verification=True,
-            )
-            frame = _frame(table)
+        # Read by threads of Arrow, a Python file can abort the process at its exit.
+        data = pa.BufferReader(path.read_bytes())
+        file = pq.ParquetFile(data, page_checksum_verification=True)
+        frame = _frame(file.read(use_threads=False))
     except (OSError, pa.ArrowException) as error:
         raise RunFolderError(
             f"{path} cannot be read: {error}; repeat the run that wrote it"

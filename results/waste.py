@@ -57,8 +57,9 @@ def head_of_line_s(requests: Columns, steps: Columns, block_size: int) -> FloatA
     A step counts for a request that has arrived and was never admitted, if the step's
     first candidate was refused for want of blocks, and the request's whole prompt fits
     into the room there was, to the end of the stretch. The scheduler is first come, first
-    served, so it has to wait all the same. Parts of a prompt that the cache holds are not
-    subtracted, so this is a lower bound with prefix caching.
+    served, so it has to wait all the same. This is a lower bound: parts of a prompt that
+    the cache holds are not subtracted, and the room is that at a stretch's end. Counted
+    step by step it comes out larger, by a tenth to a third under pressure.
 
     Returns:
         ``(num_requests,)``, 0 for those that never waited so.

@@ -259,8 +259,8 @@ class Scheduler(Protocol):
     def num_regretted_evictions(self) -> int:
         """Of these, how many were allocated again for the same content."""
 
-    def sample_lengths(self) -> dict[int, tuple[int, ...]]:
-        """Tokens that each sample of each unfinished request has, by request id."""
+    def sample_lengths(self, request_id: int) -> tuple[int, ...]:
+        """Tokens that each sample of an unfinished request has."""
 
     def state(self) -> CacheState:
         """Queues and pool as they are now; costs the length of the running queue."""

@@ -44,11 +44,13 @@ def cache_state(manager: BlockSpaceManager, queues: Queues) -> CacheState:
     gpu = manager.gpu_allocator
     num_used_blocks = gpu.num_blocks - gpu.num_free_blocks
     cpu = manager.cpu_allocator
-    unfilled = {
-        manager.block_tables[seq.seq_id].last: -seq.num_tokens % manager.block_size
-        for member in queues.running
-        for seq in member.group.seqs_with(SequenceStatus.RUNNING)
-    }
+    unfilled = {}
+    for member in queues.running:
+        for seq in member.group.seqs_with(SequenceStatus.RUNNING):
+            table = manager.block_tables[seq.seq_id]
+            # Its newest token has no slot yet where it sits this step out.
+            num_empty = len(table) * manager.block_size - seq.num_tokens
+            unfilled[table.last] = max(0, num_empty)
     return CacheState(
         num_waiting=len(queues.waiting),
         num_running=len(queues.running),

@@ -381,12 +381,10 @@ class SchedulerV0:
         """Of these, how many were allocated again for the same content."""
         return self.block_manager.gpu_allocator.num_regretted_evictions
 
-    def sample_lengths(self) -> dict[int, tuple[int, ...]]:
-        """Tokens that each sample of each unfinished request has, by request id."""
-        return {
-            request_id: tuple(seq.num_output_tokens for seq in member.group.seqs)
-            for request_id, member in self._members.items()
-        }
+    def sample_lengths(self, request_id: int) -> tuple[int, ...]:
+        """Tokens that each sample of an unfinished request has."""
+        group = self._members[request_id].group
+        return tuple(seq.num_output_tokens for seq in group.seqs)
 
     def state(self) -> CacheState:
         """Queues and pool as they are now; costs the length of the running queue."""

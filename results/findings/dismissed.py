@@ -36,9 +36,15 @@ def _lengths(run: RunView) -> FloatArray:
     return run.requests["num_prompt_tokens"] + run.requests["max_sample_tokens"]
 
 
+def _needed_blocks(run: RunView) -> FloatArray:
+    """Blocks of each request at its full length, or at the one that it came to."""
+    came_to = np.ceil(_lengths(run) / run.block_size)
+    return np.maximum(came_to, run.requests["num_demand_blocks"])
+
+
 def _exceeds_capacity(run: RunView, chosen: BoolArray) -> list[Finding]:
     """Requests larger than the pool, apart from those that only the watermark stops."""
-    blocks = np.ceil(_lengths(run) / run.block_size)
+    blocks = _needed_blocks(run)
     in_band = chosen & (blocks <= run.num_gpu_blocks)
     found = []
     if (chosen & ~in_band).any():
@@ -50,13 +56,14 @@ def _exceeds_capacity(run: RunView, chosen: BoolArray) -> list[Finding]:
 
 def _larger_than_pool(run: RunView, chosen: BoolArray) -> Finding:
     longest = int(_lengths(run)[chosen].max())
-    needed = -(-longest // run.block_size) + run.num_watermark_blocks
+    needed = int(_needed_blocks(run)[chosen].max()) + run.num_watermark_blocks
     return Finding(
         code="exceeds_kv_capacity",
         severity="warning",
         message=f"{run.named(chosen)} did not fit into the pool, or outgrew it: the"
-        f" longest came to {longest:,} tokens and needs {needed:,} blocks with the"
-        f" watermark, {run.gib(needed):.1f} GiB; the pool has {run.num_gpu_blocks:,}",
+        f" longest came to {longest:,} tokens, and the largest needs {needed:,} blocks at"
+        f" its full length, the watermark included, {run.gib(needed):.1f} GiB; the pool"
+        f" has {run.num_gpu_blocks:,}",
         advice=f"{larger_pool(run, needed)}; or send such requests elsewhere",
     )
 
@@ -69,7 +76,7 @@ def _watermark_band(run: RunView, chosen: BoolArray, needed: int) -> Finding:
         severity="warning",
         message=f"{run.named(chosen)} would fit into the {run.num_gpu_blocks:,} blocks"
         f" of the pool but for the {run.num_watermark_blocks:,} that the watermark keeps"
-        f" free: the largest needs {needed:,}",
+        f" free: the largest needs {needed:,} at its full length",
         advice=f"--watermark {lower:g} would admit them; where vLLM has no such"
         f" option, {needed + run.num_watermark_blocks:,} blocks would",
     )
@@ -103,6 +110,21 @@ def _swap_space_short(run: RunView, chosen: BoolArray) -> list[Finding]:
             f" there. The largest alone needs {demand:,} blocks, {run.gib(demand):.1f}"
             " GiB",
             advice=_enough_swap_space(run, demand),
+        )
+    ]
+
+
+def _swap_in_never(run: RunView, chosen: BoolArray) -> list[Finding]:
+    """Coming back takes a block more for each sample, whatever is shared."""
+    rows = run.requests
+    needed = int((rows["num_demand_blocks"] + rows["n"])[chosen].max())
+    return [
+        Finding(
+            code="swap_in_never",
+            severity="error",
+            message=f"{run.named(chosen)} swapped out and too large ever to come back;"
+            " vLLM ends them without a result",
+            advice=f"{larger_pool(run, needed)}, or a smaller n",
         )
     ]
 
@@ -147,12 +169,7 @@ _FINDINGS: dict[str, FindingsOfReason] = {
         " --enable-chunked-prefill",
     ),
     "exceeds_kv_capacity": _exceeds_capacity,
-    "swap_in_never": _sentence(
-        "swap_in_never",
-        "error",
-        "swapped out and too large ever to come back; vLLM ends them without a result",
-        "a larger pool, or a smaller n",
-    ),
+    "swap_in_never": _swap_in_never,
     "no_cpu_blocks": _swap_space_short,
     "recompute_several": _sentence(
         "recompute_several",

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from results.findings.finding import Finding
-from results.findings.fit import larger_pool
+from results.findings.fit import larger_pool, more_blocks
 from results.findings.run_view import RunView
 from results.latency import is_finished
 from results.naming import number_of
@@ -35,11 +35,16 @@ def _broken_off(run: RunView) -> list[Finding]:
             Finding(
                 code="no_progress",
                 severity="error",
-                message=f"nothing could progress: {outcome.holders}",
+                message=f"nothing could progress: {outcome.holders}{_lost(run)}",
                 advice=_way_on(run),
             )
         ]
     return []
+
+
+def _lost(run: RunView) -> str:
+    num_lost = run.info.outcome.num_lost_blocks
+    return f", {num_lost:,} blocks lost to the pool" if num_lost else ""
 
 
 def _way_on(run: RunView) -> str:
@@ -62,6 +67,9 @@ def _way_on(run: RunView) -> str:
 
 def _cut_outputs(run: RunView) -> list[Finding]:
     requests = run.requests
+    wanted = requests["num_prompt_tokens"] + (
+        requests["num_requested_tokens"] / requests["n"]
+    )
     cut = requests["num_output_tokens"] < requests["num_requested_tokens"]
     num_cut = int(np.sum(cut & is_finished(requests)))
     if not num_cut:
@@ -73,9 +81,16 @@ def _cut_outputs(run: RunView) -> list[Finding]:
             severity="info",
             message=f"{number_of(num_cut, 'request')} reached max_model_len"
             f" ({limit:,} tokens) before all their output",
-            advice="raise --max-model-len if the model allows it",
+            advice=_room_for_outputs(run, int(wanted[cut].max())),
         )
     ]
+
+
+def _room_for_outputs(run: RunView, wanted: int) -> str:
+    longest = run.knob("longest_model_len")
+    if longest is not None and wanted > longest:
+        return f"the model takes {longest:,} tokens at most: ask for shorter outputs"
+    return f"--max-model-len {wanted} holds the longest"
 
 
 def _lost_blocks(run: RunView) -> list[Finding]:
@@ -89,6 +104,6 @@ def _lost_blocks(run: RunView) -> list[Finding]:
             message=f"{num_lost:,} blocks were lost to the pool by the end, as vLLM's v0"
             " loses them when a group can never be swapped in, or when the last of"
             " several samples is recomputed",
-            advice="a larger pool, so that nothing is preempted",
+            advice=f"a pool in which nothing is preempted: {more_blocks(run)}",
         )
     ]

@@ -25,7 +25,19 @@ def waited_for(run: RunView, queue_s: float) -> tuple[str, str] | None:
     place = f"one of the {limit:,} places of max_num_seqs"
     if fitting <= limit:
         return place, "a larger pool, and then a higher --max-num-seqs"
-    return place, f"--max-num-seqs {fitting}, {as_many_as_fit(MOST_OF_LIFE)}"
+    present = (run.steps["num_running"] + run.steps["num_waiting"]).max()
+    wanted = int(present * run.requests["n"].max())
+    if wanted <= fitting:
+        return place, f"{max_num_seqs(run, wanted)}, as many as were there at once"
+    return place, f"{max_num_seqs(run, fitting)}, {as_many_as_fit(MOST_OF_LIFE)}"
+
+
+def max_num_seqs(run: RunView, num_seqs: int) -> str:
+    """The flag, with the tokens that vLLM wants in a step of so many sequences."""
+    flag = f"--max-num-seqs {num_seqs}"
+    if num_seqs > run.knob("max_num_batched_tokens"):
+        flag += f" --max-num-batched-tokens {num_seqs}"
+    return flag
 
 
 def waits_for_blocks(run: RunView) -> BoolArray:

@@ -12,7 +12,12 @@ import math
 
 from results.columns import BoolArray, FloatArray
 from results.findings.finding import Finding
-from results.findings.place import waited_for, waits_for_blocks, waits_for_seqs
+from results.findings.place import (
+    max_num_seqs,
+    waited_for,
+    waits_for_blocks,
+    waits_for_seqs,
+)
 from results.findings.run_view import RunView, percent
 from results.latency import request_latency
 from results.queueing import MIN_REQUESTS
@@ -83,7 +88,9 @@ def _least(run: RunView) -> str:
 
 
 def _is_cache_used(run: RunView) -> bool:
-    return run.info.is_caching and run.requests.total("num_cached_tokens") > 0
+    hits = run.requests.total("num_cached_tokens")
+    regretted = run.steps.total("num_regretted_evictions")
+    return run.info.is_caching and hits + regretted > 0
 
 
 def _peak_blocks(run: RunView) -> int:
@@ -176,10 +183,8 @@ def _seqs_limit(run: RunView, chosen: BoolArray, usage: float) -> tuple[str, str
     wanted = int(present * run.requests["n"].max())
     filling = math.floor(limit * FILLED / max(usage, 1 / run.num_gpu_blocks))
     num_seqs = max(limit + 1, min(filling, wanted))
-    advice = f"--max-num-seqs {num_seqs}, which takes about"
+    advice = f"{max_num_seqs(run, num_seqs)}, which takes about"
     advice += f" {percent(usage * num_seqs / limit)} of the blocks at most"
-    if num_seqs > run.knob("max_num_batched_tokens"):
-        advice += f", with --max-num-batched-tokens {num_seqs}"
     return f"max_num_seqs ({limit:,}) kept them out", advice
 
 

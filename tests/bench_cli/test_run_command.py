@@ -4,6 +4,7 @@ In most tests the engine is a stand-in; the last ones replay the bundled trace.
 """
 
 import csv
+import hashlib
 import inspect
 import io
 import json
@@ -587,3 +588,25 @@ def test_what_is_not_there_yet_is_refused_in_words(
 
     assert raised.value.code == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_run_knows_its_trace_by_content(tmp_path: Path) -> None:
+    """run.json has the SHA-256 of the file, whatever its name."""
+    _, folder = real_run(tmp_path, "a", "--limit", "5")
+
+    known = json.loads((folder / "run.json").read_text())["trace"]
+    assert known["content_hash"] == hashlib.sha256(EXAMPLE.read_bytes()).hexdigest()
+
+
+def test_latencies_of_a_growing_queue_are_marked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Beside the percentiles stands that they depend on the trace's length."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+    args = ["--num-gpu-blocks-override", "500", "--max-model-len", "4096"]
+    monkeypatch.setattr(sys, "argv", ["blockbench", "run", str(EXAMPLE), *args])
+    with pytest.raises(SystemExit):
+        main()
+
+    assert "(p50 p90 p99; the longer the trace, the longer)" in capsys.readouterr().out

@@ -529,16 +529,40 @@ def test_blocks_waste_the_rest_of_the_last_one(block_size: int) -> None:
     )
 
 
-def test_smaller_chunks_let_short_prompts_through() -> None:
-    """Behind four long prompts, short ones see tokens sooner in small steps (#37308)."""
+def test_smaller_chunks_shorten_gaps_and_delay_first_tokens() -> None:
+    """Behind four long prompts; v0 serves them first, whatever the chunk (#37308)."""
     long = [request([(i, 2048)], 8) for i in range(4)]
     short = [request([(10 + i, 128)], 8, at_s=0.02 * (1 + i)) for i in range(2)]
 
-    def longest_gap_s(chunk: int) -> float:
+    def served(chunk: int) -> tuple[float, int]:
         chosen = config(enable_chunked_prefill=True, max_num_batched_tokens=chunk)
-        return float(run(trace(*long, *short), chosen)[1]["latency_s"]["itl"]["max"])
+        result, summary, _ = run(trace(*long, *short), chosen)
+        ttft = [(r.first_token_ns or 0) - r.arrival_ns for r in result.requests[4:]]
+        return summary["latency_s"]["itl"]["max"], max(ttft)
 
-    assert longest_gap_s(256) < longest_gap_s(2048)
+    (small_gap, small_ttft), (large_gap, large_ttft) = served(256), served(2048)
+    assert small_gap < large_gap
+    assert small_ttft > large_ttft
+
+
+def test_a_hole_in_a_prefix_ends_the_hit() -> None:
+    """Blocks behind an evicted one are cached, and of no use (LMCache 443)."""
+    manager = BlockSpaceManager(16, 8, 0, watermark=0.0, enable_caching=True)
+    scheduler = SchedulerV0(
+        manager, max_num_seqs=8, max_num_batched_tokens=4096, max_model_len=4096
+    )
+    work = trace(request([(1, 64)], 1), request([(1, 64)], 1))
+    scheduler.add(work.request(0))
+    first = scheduler.schedule()
+    (blocks,) = manager.block_tables.values()
+    hole = blocks[1]
+    scheduler.commit(first)
+    hole.computed = False  # as if it had been given up and computed by nobody since
+
+    scheduler.add(work.request(1))
+    (entry,) = scheduler.schedule().scheduled
+
+    assert entry.num_cached_tokens == 16
 
 
 def test_more_sequences_than_blocks_bring_preemptions() -> None:

@@ -25,8 +25,8 @@ class StillScheduler:
     num_cached_blocks = 0
     num_evictions = num_regretted_evictions = 0
 
-    def sample_lengths(self) -> dict[int, tuple[int, ...]]:
-        return {}
+    def sample_lengths(self, request_id: int) -> tuple[int, ...]:
+        return (0,)
 
     def state(self) -> CacheState:
         return STATE

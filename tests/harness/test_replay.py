@@ -138,7 +138,7 @@ def test_request_larger_than_the_pool_is_a_finding() -> None:
 
     assert statuses(result) == [RequestStatus.REJECTED, RequestStatus.FINISHED]
     finding = found["exceeds_kv_capacity"]
-    assert "needs 11 blocks" in finding.message
+    assert "needs 12 blocks at its full length" in finding.message
     assert "the pool has 10" in finding.message
 
 
@@ -150,7 +150,7 @@ def test_request_that_outgrows_the_pool_is_aborted_with_its_tokens() -> None:
     assert record.status is RequestStatus.ABORTED
     assert record.num_output_tokens == 29
     finding = found["exceeds_kv_capacity"]
-    assert "came to 129 tokens and needs 9 blocks" in finding.message
+    assert "came to 129 tokens, and the largest needs 19 blocks" in finding.message
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -464,3 +464,86 @@ def test_run_that_is_stopped_keeps_what_it_has() -> None:
     begun = [r for r in result.requests if r.first_token_ns is not None]
     decoded = sum(s.num_decode_seqs * s.num_steps for s in result.steps)
     assert sum(r.num_output_tokens for r in begun) == decoded + sum(r.n for r in begun)
+
+
+def test_the_journal_has_all_rows_when_the_loop_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long it was since the last entry, nothing waits for the saving."""
+    monkeypatch.setattr("harness.replay.JOURNAL_PERIOD_S", 1e9)
+    pages = Pages()
+
+    result = replay(workload((100, [11]), (50, [7])), config(), journal=pages)
+
+    assert pages.num_entries == 1
+    assert pages.steps == [asdict(s) for s in result.steps]
+    assert list(pages.requests.values()) == [asdict(r) for r in result.requests]
+
+
+def test_the_journal_has_the_tokens_of_requests_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A killed run knows how far each request had come, also one that was preempted."""
+    monkeypatch.setattr("harness.replay.JOURNAL_PERIOD_S", 0.0)
+    pages = Pages()
+    turns = iter(range(10_000))
+    small = config(num_gpu_blocks_override=60)
+
+    result = replay(
+        workload(*[(50, [200])] * 12),
+        small,
+        journal=pages,
+        is_stopped=lambda: next(turns) > 60,
+    )
+
+    assert sum(r.num_preemptions for r in result.requests) > 0
+    assert [row["num_output_tokens"] for row in pages.requests.values()] == [
+        r.num_output_tokens for r in result.requests
+    ]
+    assert sum(r.num_output_tokens > 0 for r in result.requests) > 3
+
+
+def test_v0_shares_prompts_and_never_outputs() -> None:
+    """What a prompt has in common with earlier ones ends where their outputs begin."""
+    first = Request(
+        request_id=0,
+        arrival_ns=0,
+        prompt=((1, 80),),
+        num_prompt_tokens=80,
+        outputs=((2, 64),),
+    )
+    turn = replace(
+        first,
+        arrival_ns=10**10,
+        prompt=((1, 80), (2, 63)),
+        num_prompt_tokens=143,
+        outputs=((3, 4),),
+    )
+
+    result = replay(Workload.from_requests([first, turn]), config())
+
+    assert [record.num_shared_tokens for record in result.requests] == [0, 80]
+
+
+def test_a_token_without_a_slot_empties_none() -> None:
+    """A sequence that sits a step out holds full blocks: none of their slots wait."""
+    shapes = [(16, [2])] * 60 + [(1600, [1])]
+    work = workload(*shapes, gap_ns=0)
+    work.arrival_ns[60] = 1_000_000
+
+    result = replay(work, config())
+
+    (late,) = [s for s in result.steps if s.num_prefill_tokens == 1600]
+    assert (late.num_used_blocks, late.num_used_tokens) == (160, 2560)
+
+
+def test_who_is_swapped_out_does_not_wait() -> None:
+    """The two queues are counted apart."""
+    small = config(num_gpu_blocks_override=60, swap_space=1)
+
+    result = replay(workload(*[(40, [150, 150])] * 5), small)
+
+    swapped = [s for s in result.steps if s.num_swapped]
+    assert {s.num_waiting for s in swapped} == {0}
+    for step in result.steps:
+        assert step.num_running + step.num_waiting + step.num_swapped <= 5

@@ -92,6 +92,70 @@ def test_requests_larger_than_the_pool_name_one_that_holds_them(
     assert found.code == "exceeds_kv_capacity"
     assert found.message == (
         "2 requests (#0, #1) did not fit into the pool, or outgrew it: the longest came"
-        " to 200 tokens and needs 14 blocks with the watermark, 0.0 GiB; the pool has 10"
+        " to 200 tokens, and the largest needs 14 blocks at its full length, the"
+        " watermark included, 0.0 GiB; the pool has 10"
     )
     assert found.advice == f"{pool}; or send such requests elsewhere"
+
+
+def band(make_request: MakeRequest, num_demand_blocks: int) -> RequestRecord:
+    """A request of 100 tokens that was refused and would have come to so many blocks."""
+    return make_request(
+        num_prompt_tokens=100,
+        max_sample_tokens=0,
+        num_demand_blocks=num_demand_blocks,
+        status=RequestStatus.REJECTED,
+        reason="exceeds_kv_capacity",
+    )
+
+
+def test_only_the_watermark_stops_what_fits_exactly(
+    make_request: MakeRequest, make_view: MakeView
+) -> None:
+    """Ten blocks of ten fit without a watermark, eleven never."""
+    knobs = {"config": {"watermark": 0.2}}
+
+    (fits,) = find_dismissed(make_view([band(make_request, 10)], [], **knobs))
+    (large,) = find_dismissed(make_view([band(make_request, 11)], [], **knobs))
+
+    assert (fits.code, large.code) == ("watermark_band", "exceeds_kv_capacity")
+    assert fits.advice == (
+        "--watermark 0 would admit them; where vLLM has no such option, 12 blocks would"
+    )
+
+
+@pytest.mark.parametrize("num_blocks", [7, 8, 9, 10])
+def test_the_watermark_that_is_named_admits(
+    num_blocks: int, make_request: MakeRequest, make_view: MakeView
+) -> None:
+    """Rounded down, it leaves the blocks that the largest needs."""
+    rows = [band(make_request, num_blocks)]
+
+    (found,) = find_dismissed(make_view(rows, [], config={"watermark": 0.95}))
+
+    watermark = float(found.advice.split()[1])
+    assert num_blocks + int(watermark * 10) <= 10
+
+
+def test_swap_space_is_named_for_the_largest_and_for_all(
+    make_request: MakeRequest, make_view: MakeView
+) -> None:
+    """Three and six GiB groups that were there together need three, six and nine."""
+    rows = [
+        make_request(
+            request_id=i,
+            n=2,
+            num_demand_blocks=gib * 1024,
+            status=RequestStatus.ABORTED,
+            reason="no_cpu_blocks",
+        )
+        for i, gib in enumerate((3, 6))
+    ]
+
+    (found,) = find_dismissed(make_view(rows, []))
+    (held,) = find_dismissed(make_view(rows, [], config={"num_cpu_blocks": 7 * 1024}))
+
+    assert "The largest alone needs 6,144 blocks, 6.0 GiB" in found.message
+    everyone = "9 for all groups of n > 1 that were there at once"
+    assert found.advice == f"--swap-space 6 for that one, {everyone}"
+    assert held.advice == f"--swap-space {everyone}"

@@ -208,7 +208,7 @@ def test_more_sequences_need_as_many_tokens(make_step: MakeStep, view: View) -> 
 
     bound = only(find_sizing(view(steps, max_num_seqs=8, max_num_batched_tokens=10)))
 
-    assert bound.advice.endswith(" at most, with --max-num-batched-tokens 11")
+    assert bound.advice.startswith("--max-num-seqs 11 --max-num-batched-tokens 11, ")
 
 
 def test_group_that_no_longer_fits_is_kept_out_by_sequences(
@@ -389,7 +389,7 @@ def test_queue_is_shown_beside_hits(
 @pytest.mark.parametrize(
     ("num_demand_blocks", "advice"),
     [
-        (1, "--max-num-seqs 9, as many as the pool holds with 75 % of their output"),
+        (1, "--max-num-seqs 8, as many as were there at once"),
         (5, "a larger pool, and then a higher --max-num-seqs"),
     ],
 )
