@@ -302,3 +302,20 @@ def test_closing_takes_every_block_back() -> None:
 
     assert scheduler.close() == 0
     assert not scheduler.has_unfinished
+
+
+@pytest.mark.parametrize(("max_num_seqs", "is_refused"), [(1, False), (2, True)])
+def test_blocks_are_to_blame_only_where_nothing_else_is(
+    max_num_seqs: int, is_refused: bool
+) -> None:
+    """A candidate for which no place is left was not refused for want of blocks."""
+    scheduler = scheduler_of(30, max_num_seqs=max_num_seqs)
+    for request_id in range(2):
+        scheduler.add(request(request_id, 320, (40,)))
+    scheduler.commit(scheduler.schedule())
+
+    refused = scheduler.schedule().refused
+
+    assert (refused is not None) == is_refused
+    if refused:
+        assert (refused.num_needed_blocks, refused.num_room_blocks) == (20, 10)
