@@ -23,7 +23,7 @@ def run(trace: Path, *, can_repeat: bool) -> tuple[float, int, int]:
     workload = open_trace(trace)
     config = resolve_config(model="Llama-3.1-8B", gpu="H100-80GB")
     scheduler = build_scheduler(config)
-    recorder = Recorder(scheduler)
+    recorder = Recorder(scheduler, block_size=config.block_size)
     started = time.perf_counter()
     Engine(
         OpenLoop(workload),
