@@ -86,17 +86,18 @@ def _remedy(run: RunView, slo: Slo, name: str) -> str:
 
 
 def _fewer_in_a_step(run: RunView, slo: Slo, metric: str) -> str:
-    """The most sequences with which steps that only decode stay inside the limit."""
+    """The most sequences with which every step that only decoded was inside the limit."""
     limits = {c.metric: c.limit_s for c in slo.conditions} | {
         name.removesuffix("_s"): limit for name, limit in slo.limits()
     }
     steps, seqs = run.steps, run.steps["num_decode_seqs"]
     decodes = (steps["num_prefill_seqs"] == 0) & (seqs > 0)
     step_s = computing_ns(steps)[decodes] / steps["num_steps"][decodes] / NS_PER_S
-    inside = seqs[decodes][step_s <= limits[metric]]
-    if not len(inside) or inside.max() >= seqs[decodes].max():
+    too_many = seqs[decodes][step_s > limits[metric]].min(initial=np.inf)
+    inside = seqs[decodes & (seqs < too_many)]
+    if not len(inside) or too_many == np.inf:
         return "a faster GPU, or prompts computed in smaller chunks"
-    most = int(inside.max())
     return (
-        f"--max-num-seqs {most}, with which steps that only decode stay inside {metric}"
+        f"--max-num-seqs {int(inside.max())}: no step of so few that only decoded"
+        f" exceeded {metric}"
     )

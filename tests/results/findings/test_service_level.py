@@ -84,14 +84,15 @@ def test_first_tokens_wait_for_what_is_named(
 def test_tokens_come_in_time_from_fewer_sequences(
     find: Callable[..., list[Finding]], make_step: MakeStep
 ) -> None:
-    """The remedy is the largest batch whose decode steps were inside the limit."""
-    steps = [decodes(make_step, seqs, ms) for seqs, ms in ((2, 9), (5, 14), (9, 21))]
+    """The remedy is the largest batch up to which all decode steps were inside."""
+    shapes = ((2, 9), (5, 14), (7, 14), (7, 16), (8, 14), (9, 21))
+    steps = [decodes(make_step, seqs, ms) for seqs, ms in shapes]
 
     (finding,) = find({"tpot_s": 0.015}, steps)
 
     assert "10 missed tpot of 15 ms, the median was 20 ms" in finding.message
     assert finding.advice == (
-        "--max-num-seqs 5, with which steps that only decode stay inside tpot"
+        "--max-num-seqs 5: no step of so few that only decoded exceeded tpot"
     )
 
 
