@@ -71,9 +71,7 @@ class Engine:
         self._executor = executor
         self._observer = observer
         self._num_in_flight = num_in_flight
-        # With several batches in flight the next is decided before the last has ended, so
-        # how often that one repeated is not known yet.
-        self._can_repeat = can_repeat and num_in_flight == 1
+        self._can_repeat = can_repeat
         self._stuck_after = stuck_after
         self._barren_after = barren_after
         self._after_turn = after_turn
@@ -93,17 +91,28 @@ class Engine:
         return Outcome(ending=Ending.STUCK if is_stuck else Ending.COMPLETE)
 
     def _turn(self) -> bool:
-        """Fill the pipeline, then take in the oldest batch; False at the end."""
+        """Make a call, take in the batch before, let the new one run on.
+
+        With one batch in flight the new batch is taken in, too.
+
+        Returns:
+            False at the end.
+        """
         if self._barren_after is not None and self._num_barren_calls > self._barren_after:
             return False
-        while len(self._in_flight) < self._num_in_flight:
-            self._admit()
-            if not self._scheduler.has_unfinished or not self._schedule():
-                break
+        self._admit()
+        has_started = self._scheduler.has_unfinished and self._schedule()
+        if not self._in_flight:
+            return self._wait_for_work()
+        if not has_started or len(self._in_flight) > 1:
+            self._take_in()
+        else:
+            self._scheduler.transfers_done(self._executor.ended_transfers())
         if self._in_flight:
-            self._take_in(self._in_flight.popleft())
-            return True
-        return self._wait_for_work()
+            self._run_on()
+        if len(self._in_flight) == self._num_in_flight:
+            self._take_in()
+        return True
 
     def _admit(self) -> None:
         for request in self._source.pop_due(self._executor.now_ns):
@@ -121,25 +130,33 @@ class Engine:
         self._count_fruitless(batch)
         if batch.is_idle:
             return False
-        max_steps = self._scheduler.max_repeat(batch) if self._can_repeat else 1
-        self._executor.submit(batch, max_steps, self._source.next_ns())
+        self._executor.submit(batch)
         self._in_flight.append(batch)
         return True
 
     def _count_fruitless(self, batch: Batch) -> None:
         self._num_blocked_calls += 1
         self._num_barren_calls += 1
-        if batch.scheduled or batch.dismissed:
+        if batch.scheduled or batch.num_steady_seqs or batch.dismissed:
             self._num_blocked_calls = 0
-        if batch.dismissed or any(entry.samples for entry in batch.scheduled):
+        samples = batch.num_steady_seqs or any(e.samples for e in batch.scheduled)
+        if samples or batch.dismissed:
             self._num_barren_calls = 0
 
-    def _take_in(self, batch: Batch) -> None:
-        """Wait for a batch, then hand in its growth, its tokens and ended transfers."""
+    def _run_on(self) -> None:
+        """Repeat the only batch in flight until there is something to decide."""
+        (batch,) = self._in_flight
+        max_steps = self._scheduler.max_repeat(batch) if self._can_repeat else 0
+        if max_steps > 0:
+            num_steps = self._executor.repeat(max_steps, self._source.next_ns())
+            if num_steps:
+                self._scheduler.repeat(batch, num_steps)
+                self._observer.repeated(batch, num_steps)
+
+    def _take_in(self) -> None:
+        """Wait for the oldest batch, then hand in its tokens and ended transfers."""
+        batch = self._in_flight.popleft()
         execution = self._executor.wait()
-        if execution.num_steps > 1:
-            self._scheduler.repeat(batch, execution.num_steps - 1)
-            self._observer.repeated(batch, execution.num_steps - 1)
         done = self._scheduler.commit(batch)
         self._observer.committed(batch, execution, done)
         self._scheduler.transfers_done(execution.transfers_done)

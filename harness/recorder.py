@@ -27,11 +27,19 @@ class _Call:
         state: Queues and pool after it.
         num_recomputed_tokens: Tokens of its prefills that had been computed before.
         end: Blocks used and cached at the end of the stretch.
+        num_evictions: Cached blocks given up in the stretch.
+        num_regretted: Contents allocated again in it that had been given up.
     """
 
     state: CacheState
     num_recomputed_tokens: int
     end: tuple[int, int]
+    num_evictions: int
+    num_regretted: int
+
+
+_Sample = tuple[int, int]
+"""A request and one of its samples, where each is scheduled on its own; else sample 0."""
 
 
 class Recorder:
@@ -62,9 +70,11 @@ class Recorder:
         self._scheduler = scheduler
         self._block_size = block_size
         self._shared_tokens = shared_tokens
-        self._num_lost_tokens: dict[int, int] = {}
-        self._last_token_ns: dict[int, int] = {}
+        self._num_lost_tokens: dict[_Sample, int] = {}
+        # The step that brought a sample its latest token; that of a steady one is older.
+        self._last_step: dict[_Sample, int] = {}
         self._calls: deque[_Call] = deque()
+        self._num_calls = 0
         self._num_evictions = self._num_regretted = 0
         self._changed: set[int] = set()
         self._num_taken_steps = 0
@@ -95,15 +105,22 @@ class Recorder:
             self._preempt(preempted)
         for dismissed in batch.dismissed:
             self._dismiss(dismissed, now_ns)
+        for sample in batch.unsteady:
+            self._last_step[sample] = self._num_calls - 1
         if not batch.is_idle:
             state = self._scheduler.state()
             end = (state.num_used_blocks, state.num_cached_blocks)
-            self._calls.append(_Call(state, num_recomputed_tokens, end))
+            evictions = self._take_evictions()
+            self._calls.append(_Call(state, num_recomputed_tokens, end, *evictions))
+            self._num_calls += 1
 
     def repeated(self, batch: Batch, num_steps: int) -> None:
-        """Note how many blocks the stretch has come to hold."""
-        scheduler = self._scheduler
-        self._calls[0].end = scheduler.num_used_blocks, scheduler.num_cached_blocks
+        """Note what the stretch has come to hold, and what it gave up."""
+        call, scheduler = self._calls[-1], self._scheduler
+        call.end = scheduler.num_used_blocks, scheduler.num_cached_blocks
+        num_evictions, num_regretted = self._take_evictions()
+        call.num_evictions += num_evictions
+        call.num_regretted += num_regretted
 
     def committed(self, batch: Batch, execution: Execution, done: list[Finished]) -> None:
         """Record the stretch, then the tokens it brought and who finished."""
@@ -159,7 +176,7 @@ class Recorder:
 
         Those that have none yet are passed over, however many wait.
         """
-        for request_id in self._last_token_ns:
+        for request_id in {request_id for request_id, _ in self._last_step}:
             lengths = self._scheduler.sample_lengths(request_id)
             record = self.requests[request_id]
             if sum(lengths) != record.num_output_tokens:
@@ -173,13 +190,15 @@ class Recorder:
         self._changed.add(record.request_id)
         if record.first_scheduled_ns is None:
             record.first_scheduled_ns = now_ns
-        num_lost_tokens = self._num_lost_tokens.get(record.request_id)
+        sample = record.request_id, entry.sample
+        num_lost_tokens = self._num_lost_tokens.get(sample)
         if num_lost_tokens is None:
-            record.num_cached_tokens += entry.num_cached_tokens
+            if entry.sample == 0:
+                record.num_cached_tokens += entry.num_cached_tokens
             return 0
         num_regained = min(entry.num_tokens, num_lost_tokens)
         num_recomputed = num_regained - min(entry.num_cached_tokens, num_regained)
-        self._num_lost_tokens[record.request_id] = num_lost_tokens - num_regained
+        self._num_lost_tokens[sample] = num_lost_tokens - num_regained
         record.num_recompute_cached_tokens += entry.num_cached_tokens
         record.num_recomputed_tokens += num_recomputed
         return num_recomputed
@@ -190,7 +209,8 @@ class Recorder:
         record.num_preemptions += 1
         self._changed.add(request_id)
         if preempted.num_lost_tokens:
-            self._num_lost_tokens[request_id] = preempted.num_lost_tokens
+            sample = request_id, preempted.sample
+            self._num_lost_tokens[sample] = preempted.num_lost_tokens
 
     def _dismiss(self, dismissed: Dismissed, now_ns: int) -> None:
         """Rejected if it never ran, aborted if it did."""
@@ -209,7 +229,8 @@ class Recorder:
         record.status = status
         record.reason = reason
         self._changed.add(request.request_id)
-        self._last_token_ns.pop(request.request_id, None)
+        for sample in range(request.n):
+            self._last_step.pop((request.request_id, sample), None)
         self.num_done += 1
 
     # -- steps -----------------------------------------------------------------------
@@ -217,24 +238,30 @@ class Recorder:
     def _take_tokens(self, batch: Batch, execution: Execution) -> Counter[int]:
         """Note when tokens came; the gaps that ended with the first step."""
         gaps: Counter[int] = Counter()
-        last_token_ns, first_end_ns = self._last_token_ns, execution.first_step_end_ns
+        steps, first_end_ns = self.steps, execution.first_step_end_ns
+        if batch.num_steady_seqs:
+            gaps[first_end_ns - steps[-1].end_ns] = batch.num_steady_seqs
         for entry in batch.scheduled:
             if not entry.samples:
                 continue
-            request_id = entry.request.request_id
-            before_ns = last_token_ns.get(request_id)
-            last_token_ns[request_id] = execution.end_ns
-            if before_ns is not None:
-                gaps[first_end_ns - before_ns] += entry.num_seqs
+            sample = entry.request.request_id, entry.sample
+            last_step = self._last_step.get(sample)
+            self._last_step[sample] = len(steps)
+            if last_step is not None:
+                gaps[first_end_ns - steps[last_step].end_ns] += entry.num_seqs
             else:
-                self.requests[request_id].first_token_ns = first_end_ns
-                self._changed.add(request_id)
+                self._first_token(entry.request.request_id, first_end_ns)
         return gaps
+
+    def _first_token(self, request_id: int, now_ns: int) -> None:
+        record = self.requests[request_id]
+        if record.first_token_ns is None:
+            record.first_token_ns = now_ns
+            self._changed.add(request_id)
 
     def _step_record(
         self, batch: Batch, execution: Execution, call: _Call, gaps: Counter[int]
     ) -> StepRecord:
-        num_evictions, num_regretted = self._take_evictions()
         shape, state, refused = batch.shape, call.state, batch.refused
         return StepRecord(
             start_ns=execution.start_ns,
@@ -266,8 +293,8 @@ class Recorder:
             num_swap_in_blocks=len(batch.swap_in),
             num_swap_out_blocks=len(batch.swap_out),
             num_copy_on_write=len(batch.copy_on_write),
-            num_evictions=num_evictions,
-            num_regretted_evictions=num_regretted,
+            num_evictions=call.num_evictions,
+            num_regretted_evictions=call.num_regretted,
             gap_ns=list(gaps),
             gap_count=list(gaps.values()),
         )

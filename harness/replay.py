@@ -3,7 +3,9 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
+from harness.analysis.chains import with_long_runs
 from harness.analysis.sharing import shared_tokens
 from harness.arrivals import ArrivalSource, FrontDoor, MaxConcurrency, OpenLoop
 from harness.config import EngineConfig
@@ -12,9 +14,10 @@ from harness.executors.executor import Executor
 from harness.executors.simulated import SimulatedExecutor
 from harness.recorder import Recorder
 from harness.schedulers.batch import Scheduler
-from harness.schedulers.build import build_scheduler_v0
+from harness.schedulers.build import build_scheduler_v0, build_scheduler_v1
 from harness.workload import Workload
 from profiles.gpu import load_gpu
+from profiles.host_overhead import host_overhead
 from profiles.model import load_model
 from profiles.step_time import RooflineStepTime
 from results.journal import Journal
@@ -66,6 +69,8 @@ def replay(
             them when the loop ends, whatever ended it.
         is_stopped: Asked after each turn; the run ends early once it says so.
     """
+    started = time.perf_counter()
+    workload = with_long_runs(workload)
     scheduler = build_scheduler(config)
     recorder = Recorder(
         scheduler,
@@ -83,12 +88,12 @@ def replay(
         journal=journal,
         is_stopped=is_stopped,
     )
-    started = time.perf_counter()
     engine = Engine(
         FrontDoor(source, config.max_model_len, recorder.refused),
         scheduler,
         build_executor(config),
         recorder,
+        num_in_flight=2 if config.async_scheduling else 1,
         barren_after=_max_barren_calls(config),
         after_turn=after_turn,
     )
@@ -167,29 +172,48 @@ def _record_the_rest(workload: Workload, recorder: Recorder, reason: str) -> Non
 
 def build_scheduler(config: EngineConfig) -> Scheduler:
     """The scheduler and block manager that a configuration names."""
-    return build_scheduler_v0(
-        block_size=config.block_size,
-        num_gpu_blocks=config.num_gpu_blocks,
-        num_cpu_blocks=config.num_cpu_blocks,
-        watermark=config.watermark,
-        enable_prefix_caching=config.enable_prefix_caching,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=config.max_model_len,
-        enable_chunked_prefill=config.enable_chunked_prefill,
-        preemption_mode=config.preemption_mode,
+    if config.policy == "v0":
+        return build_scheduler_v0(
+            preemption_mode=config.preemption_mode, **_common_knobs(config)
+        )
+    return build_scheduler_v1(
+        async_scheduling=config.async_scheduling,
+        scheduling_policy=config.scheduling_policy,
+        long_prefill_token_threshold=config.long_prefill_token_threshold,
+        scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
+        sliding_window=config.sliding_window,
+        **_common_knobs(config),
     )
+
+
+def _common_knobs(config: EngineConfig) -> dict[str, Any]:
+    """What schedulers of both policies are built with."""
+    return {
+        "block_size": config.block_size,
+        "num_gpu_blocks": config.num_gpu_blocks,
+        "num_cpu_blocks": config.num_cpu_blocks,
+        "watermark": config.watermark,
+        "enable_prefix_caching": config.enable_prefix_caching,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "max_model_len": config.max_model_len,
+        "enable_chunked_prefill": config.enable_chunked_prefill,
+    }
 
 
 def build_executor(config: EngineConfig) -> Executor:
     """A clock for the configuration's model and GPU."""
+    step_time = RooflineStepTime(
+        load_model(config.model),
+        load_gpu(config.gpu),
+        tensor_parallel_size=config.tensor_parallel_size,
+        block_size=config.block_size,
+        host=host_overhead(config.policy, async_scheduling=config.async_scheduling),
+    )
     return SimulatedExecutor(
-        RooflineStepTime(
-            load_model(config.model),
-            load_gpu(config.gpu),
-            tensor_parallel_size=config.tensor_parallel_size,
-            block_size=config.block_size,
-        )
+        step_time,
+        step_time.transfer_fs_per_block,
+        is_ahead=config.async_scheduling,
     )
 
 

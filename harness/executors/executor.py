@@ -30,17 +30,27 @@ class Execution:
 
 
 class Executor(Protocol):
-    """Runs batches in the order submitted, each after the one before."""
+    """Runs batches in the order submitted, each after the one before.
+
+    It knows whether calls are a step ahead: asynchronous scheduling decides a step when
+    the one before it begins, synchronous scheduling when that one has ended.
+    """
 
     @property
     def now_ns(self) -> int:
         """Nanoseconds since the run began."""
 
-    def submit(self, batch: Batch, max_steps: int, until_ns: int | None) -> None:
-        """Start a batch behind those in flight.
+    def submit(self, batch: Batch) -> None:
+        """Start a batch behind those in flight."""
 
-        It repeats up to ``max_steps`` times and stops after the first step that ends at
-        or past ``until_ns`` or at or past the end of a transfer.
+    def repeat(self, max_steps: int, until_ns: int | None) -> int:
+        """Let the batch run on, the only one in flight, for at most so many steps.
+
+        No step is decided at or past ``until_ns`` or the end of a transfer. With calls
+        ahead, ``now_ns`` moves to the beginning of the last step.
+
+        Returns:
+            Steps more than before.
         """
 
     def wait(self) -> Execution:
@@ -56,6 +66,9 @@ class Executor(Protocol):
         Returns:
             Transfers that ended.
         """
+
+    def ended_transfers(self) -> list[TransferId]:
+        """Transfers that have ended by now and were not reported before."""
 
     @property
     def has_transfers(self) -> bool:

@@ -4,14 +4,15 @@ from collections import deque
 from dataclasses import dataclass
 
 from harness.executors.executor import Execution
-from harness.schedulers.batch import Batch, Transfer, TransferId
-from profiles.step_time import FS_PER_NS, StepTime, steps_until, stretch_fs
+from harness.schedulers.batch import Batch, TransferId
+from profiles.step_time import FS_PER_NS, BatchShape, StepTime, steps_until, stretch_fs
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Span:
     """A batch in flight; femtoseconds."""
 
+    shape: BatchShape
     start_fs: int
     step_fs: int
     growth_fs: int
@@ -30,16 +31,25 @@ class SimulatedExecutor:
 
     Args:
         step_time: Durations of batches.
-        transfer_fs_per_block: Femtoseconds to copy a block beside the batches; copies of
-            this kind run one after another.
+        transfer_fs_per_block: Femtoseconds to copy a block beside the batches. Loads run
+            one after another, and so do stores; they do not slow each other down.
+        is_ahead: Calls are a step ahead (asynchronous scheduling).
     """
 
-    def __init__(self, step_time: StepTime, transfer_fs_per_block: int = 0) -> None:
+    def __init__(
+        self,
+        step_time: StepTime,
+        transfer_fs_per_block: int = 0,
+        *,
+        is_ahead: bool = False,
+    ) -> None:
         self._step_time = step_time
+        self._is_ahead = is_ahead
         self._transfer_fs_per_block = transfer_fs_per_block
         self._now_fs = 0
         self._in_flight: deque[_Span] = deque()
-        self._transfers: deque[tuple[int, TransferId]] = deque()
+        self._transfer_ends_fs: dict[TransferId, int] = {}
+        self._last_end_fs = {"load": 0, "store": 0}
 
     @property
     def now_ns(self) -> int:
@@ -49,27 +59,44 @@ class SimulatedExecutor:
     @property
     def has_transfers(self) -> bool:
         """Whether a transfer is still under way."""
-        return bool(self._transfers)
+        return bool(self._transfer_ends_fs)
 
-    def submit(self, batch: Batch, max_steps: int, until_ns: int | None) -> None:
-        """Start a batch behind those in flight; see :class:`Executor`."""
+    def submit(self, batch: Batch) -> None:
+        """Start a batch behind those in flight."""
         start_fs = self._now_fs
         if self._in_flight:
             last = self._in_flight[-1]
             start_fs = last.end_of_step_fs(last.num_steps)
-        for transfer in batch.transfers:
-            self._start(transfer, start_fs)
         step_fs = self._step_time.step_fs(batch.shape)
-        growth_fs, num_steps = 0, 1
-        if max_steps > 1:
-            growth_fs = self._step_time.growth_fs(batch.shape)
-            stop_fs = self._first_event_fs(until_ns)
-            num_steps = max_steps
-            if stop_fs is not None:
-                elapsed_fs = stop_fs - start_fs
-                num_steps = steps_until(step_fs, growth_fs, elapsed_fs, max_steps)
         swap_fs = self._step_time.swap_fs(batch.shape)
-        self._in_flight.append(_Span(start_fs, step_fs, growth_fs, num_steps, swap_fs))
+        wait_fs = self._start_transfers(batch, start_fs, start_fs + step_fs)
+        self._in_flight.append(
+            _Span(batch.shape, start_fs, step_fs + wait_fs, 0, 1, swap_fs + wait_fs)
+        )
+
+    def repeat(self, max_steps: int, until_ns: int | None) -> int:
+        """Let the batch in flight run on; see :class:`Executor`."""
+        (span,) = self._in_flight
+        span.growth_fs = self._step_time.growth_fs(span.shape)
+        num_steps = min(max_steps, self._steps_decided_before(until_ns, max_steps))
+        span.num_steps += num_steps
+        if self._is_ahead:
+            self._now_fs = span.end_of_step_fs(span.num_steps - 1)
+        return num_steps
+
+    def _steps_decided_before(self, until_ns: int | None, max_steps: int) -> int:
+        """Steps after the batch's first that are decided before the next event."""
+        (span,) = self._in_flight
+        stop_fs = self._first_event_fs(until_ns)
+        if stop_fs is None:
+            return max_steps
+        elapsed_fs = stop_fs - span.start_fs
+        if self._is_ahead and elapsed_fs <= 0:
+            return 0
+        num_until = steps_until(span.step_fs, span.growth_fs, elapsed_fs, max_steps + 1)
+        # The step that ends past the event is the last one decided before it; with
+        # calls ahead its successor had been decided when it began.
+        return num_until if self._is_ahead else num_until - 1
 
     def wait(self) -> Execution:
         """Let the oldest batch in flight end; moves the clock to that moment."""
@@ -82,7 +109,7 @@ class SimulatedExecutor:
             end_ns=self.now_ns,
             num_steps=span.num_steps,
             swap_ns=span.swap_fs // FS_PER_NS,
-            transfers_done=self._ended_transfers(),
+            transfers_done=self.ended_transfers(),
         )
 
     def idle_until(self, ns: int | None, *, is_blocked: bool) -> list[TransferId]:
@@ -90,21 +117,31 @@ class SimulatedExecutor:
         stop_fs = self._first_event_fs(ns)
         assert stop_fs is not None, "nothing to wait for"
         self._now_fs = max(self._now_fs, stop_fs)
-        return self._ended_transfers()
+        return self.ended_transfers()
 
-    def _start(self, transfer: Transfer, now_fs: int) -> None:
-        begin_fs = max(now_fs, self._transfers[-1][0]) if self._transfers else now_fs
-        end_fs = begin_fs + transfer.num_blocks * self._transfer_fs_per_block
-        self._transfers.append((end_fs, transfer.transfer_id))
+    def _start_transfers(self, batch: Batch, start_fs: int, end_fs: int) -> int:
+        """Start the copies of a batch; how long it has to wait for those it forces."""
+        for transfer in batch.transfers:
+            is_late = transfer.is_store and transfer.transfer_id not in batch.flushed
+            lane = "store" if transfer.is_store else "load"
+            begin_fs = max(end_fs if is_late else start_fs, self._last_end_fs[lane])
+            duration_fs = transfer.num_blocks * self._transfer_fs_per_block
+            self._last_end_fs[lane] = begin_fs + duration_fs
+            self._transfer_ends_fs[transfer.transfer_id] = begin_fs + duration_fs
+        ends_fs = [self._transfer_ends_fs[number] for number in batch.flushed]
+        return max(0, max(ends_fs, default=start_fs) - start_fs)
 
     def _first_event_fs(self, until_ns: int | None) -> int | None:
         events = [] if until_ns is None else [until_ns * FS_PER_NS]
-        if self._transfers:
-            events.append(self._transfers[0][0])
+        events.extend(self._transfer_ends_fs.values())
         return min(events, default=None)
 
-    def _ended_transfers(self) -> list[TransferId]:
-        ended = []
-        while self._transfers and self._transfers[0][0] <= self._now_fs:
-            ended.append(self._transfers.popleft()[1])
+    def ended_transfers(self) -> list[TransferId]:
+        """Transfers that have ended by now and were not reported before."""
+        if not self._transfer_ends_fs:
+            return []
+        ends = sorted((end, number) for number, end in self._transfer_ends_fs.items())
+        ended = [number for end, number in ends if end <= self._now_fs]
+        for number in ended:
+            del self._transfer_ends_fs[number]
         return ended

@@ -63,10 +63,12 @@ class Preempted:
     Attributes:
         request: The request.
         num_lost_tokens: Tokens that had been computed and will be again; 0 for a swap.
+        sample: Which sample, where each is scheduled on its own.
     """
 
     request: Request
     num_lost_tokens: int = 0
+    sample: int = 0
 
 
 @dataclass(slots=True)
@@ -82,7 +84,9 @@ class Scheduled:
         is_admission: It comes from the waiting queue.
         num_cached_tokens: Of these, tokens of a prefill that were found in the cache when
             the request was admitted; their computation is skipped.
+        num_loaded_tokens: Of the cached ones, tokens that came from the offload tier.
         num_computed_blocks: Leading blocks of its table that a prefill may skip.
+        sample: Which sample of the request, where each is scheduled on its own.
     """
 
     request: Request
@@ -93,6 +97,8 @@ class Scheduled:
     is_admission: bool = False
     num_cached_tokens: int = 0
     num_computed_blocks: int = 0
+    sample: int = 0
+    num_loaded_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +121,12 @@ class Transfer:
     Attributes:
         transfer_id: Unique number, handed back when the copy has ended.
         num_blocks: Blocks copied.
+        is_store: From the GPU; it begins after the step, a load with it.
     """
 
     transfer_id: TransferId
     num_blocks: int
+    is_store: bool = False
 
 
 @dataclass(slots=True)
@@ -126,7 +134,11 @@ class Batch:
     """All decisions of one scheduler call.
 
     Attributes:
-        scheduled: Who runs, in batch order; prefills first.
+        scheduled: Who runs, in batch order, but for the steady ones.
+        num_steady_seqs: Sequences that decode in this batch as they did in the one
+            before; nothing is decided about them, and they are not listed.
+        unsteady: ``(request_id, sample)`` of those that were steady until the batch
+            before, and are listed, or not in the batch, from this one on.
         shape: What the model has to do.
         swap_in: Blocks to copy, ``(cpu, gpu)``.
         swap_out: Blocks to copy, ``(gpu, cpu)``.
@@ -137,9 +149,12 @@ class Batch:
         refused: Who kept the waiting queue waiting for want of blocks, and of nothing
             else.
         transfers: Copies that start with the batch and end on their own.
+        flushed: Copies under way, or started here, for whose end the batch waits.
     """
 
     scheduled: list[Scheduled] = field(default_factory=list)
+    num_steady_seqs: int = 0
+    unsteady: list[tuple[int, int]] = field(default_factory=list)
     shape: BatchShape = field(default_factory=lambda: BatchShape(0, 0, 0, 0, 0))
     swap_in: list[BlockPair] = field(default_factory=list)
     swap_out: list[BlockPair] = field(default_factory=list)
@@ -149,6 +164,7 @@ class Batch:
     dismissed: list[Dismissed] = field(default_factory=list)
     refused: Refused | None = None
     transfers: list[Transfer] = field(default_factory=list)
+    flushed: list[TransferId] = field(default_factory=list)
 
     @property
     def num_preempted(self) -> int:
@@ -159,7 +175,11 @@ class Batch:
     def is_idle(self) -> bool:
         """Nothing runs and nothing was decided: the same call would do the same again."""
         return not (
-            self.scheduled or self.dismissed or self.num_preempted or self.transfers
+            self.scheduled
+            or self.num_steady_seqs
+            or self.dismissed
+            or self.num_preempted
+            or self.transfers
         )
 
     @property
@@ -214,8 +234,9 @@ class CacheState:
 class Scheduler(Protocol):
     """A policy: decides batches and keeps the block bookkeeping.
 
-    The engine calls ``schedule``, runs the batch for some steps, then ``repeat`` with the
-    steps beyond the first (if any) and ``commit`` once for the last.
+    The engine calls ``schedule`` and starts the batch. Once the batches before it are
+    committed, it may let it run on: ``max_repeat`` says for how many steps, ``repeat``
+    does them. ``commit`` hands in the tokens of its last step.
     """
 
     def add(self, request: Request) -> None:
@@ -225,9 +246,9 @@ class Scheduler(Protocol):
         """Decide the next step; all block decisions for it are made here."""
 
     def max_repeat(self, batch: Batch) -> int:
-        """Steps the batch just scheduled can run before there is something to decide.
+        """Further calls in a row that would decide the latest batch again.
 
-        At least 1; time (arrivals, transfers) is the engine's matter.
+        Time (arrivals, transfers) is the engine's matter.
         """
 
     def repeat(self, batch: Batch, num_steps: int) -> None:

@@ -329,19 +329,19 @@ class SchedulerV0:
     # -- steps between decisions -----------------------------------------------------
 
     def max_repeat(self, batch: Batch) -> int:
-        """Steps that the batch can run before there is something to decide.
+        """Further calls in a row that would decide the latest batch again.
 
         Waiting and swapped groups were tried in the call that made the batch; as free
         blocks only become fewer while it repeats, they would be refused again.
         """
         if not batch.is_plain_decode or len(batch.scheduled) != len(self.queues.running):
-            return 1
+            return 0
         seqs = self._running_seqs(batch)
         if not seqs or any(s.is_prefill or self._sampling.has_twin(s) for s in seqs):
-            return 1
+            return 0
         limit = min(map(self._sampling.num_tokens_left, seqs))
         largest = max(entry.num_seqs for entry in batch.scheduled)
-        return num_plain_steps(seqs, self.block_manager, largest, limit)
+        return num_plain_steps(seqs, self.block_manager, largest, limit) - 1
 
     def repeat(self, batch: Batch, num_steps: int) -> None:
         """Do what ``num_steps`` further calls would decide: the same batch, grown."""

@@ -63,23 +63,30 @@ class Fields:
             raise self._wrong(name, value, "a number from 0 to 1")
         return float(value)
 
-    def switch(self, name: str) -> bool:
+    def switch(self, name: str, *, default: bool | None = None) -> bool:
         """True or false."""
-        value = self.value(name)
+        value = self._optional(name, default)
         if not isinstance(value, bool):
             raise self._wrong(name, value, "true or false")
         return value
 
-    def choice(self, name: str, choices: Sequence[str]) -> str | None:
+    def choice(
+        self, name: str, choices: Sequence[str], *, default: str | None = None
+    ) -> str | None:
         """One of the choices, or None for null."""
-        value = self.value(name)
+        value = self._optional(name, default)
         if value is not None and value not in choices:
             raise self._wrong(name, value, f"null or one of {', '.join(choices)}")
         return None if value is None else str(value)
 
+    def _optional(self, name: str, default: object) -> Any:
+        """A field; one that must be there unless there is a default."""
+        return self.value(name) if default is None else self._values.get(name, default)
+
     def text(self, name: str, *, default: str) -> str:
-        """A string."""
-        value = self._values.get(name, default)
+        """A string; ``default`` where it is null or missing."""
+        value = self._values.get(name)
+        value = default if value is None else value
         if not isinstance(value, str):
             raise self._wrong(name, value, "a string")
         return value

@@ -7,15 +7,11 @@ from typing import Any
 from harness.engine import Engine
 from harness.errors import TraceError
 from harness.executors.scripted import ScriptedExecutor
-from harness.schedulers.batch import Batch
+from harness.schedulers.batch import Batch, Scheduler
+from harness.schedulers.build import build_scheduler_v0, build_scheduler_v1
 from harness.verify.rows_v0 import Row, RowRecorderV0
-from harness.verify.scenario import (
-    Scenario,
-    StepArrivals,
-    read_rows,
-    read_scenario,
-    scheduler_of,
-)
+from harness.verify.rows_v1 import RowRecorderV1
+from harness.verify.scenario import Scenario, StepArrivals, read_rows, read_scenario
 from results.run_info import Ending, Outcome
 
 STUCK_AFTER_CALLS = 8
@@ -47,7 +43,7 @@ def verify_scenario(scenario: Path, rows: Path) -> VerifyResult:
         UsageError: The scenario's policy is not there yet.
     """
     parsed = read_scenario(scenario)
-    recorded = list(read_rows(rows))
+    recorded = list(read_rows(rows, parsed.policy))
     if not recorded:
         raise TraceError(rows, "holds no rows", "give the recording of that scenario")
     for stepping in ("one step at a time", "repeated steps"):
@@ -76,9 +72,9 @@ def replay_rows(
     With ``max_rows`` the replay stops once it has that many: a policy that went astray
     may never end.
     """
-    scheduler = scheduler_of(scenario)
-    recorder = RowRecorderV0(scheduler)
-    executor = ScriptedExecutor(scenario.transfer_steps)
+    is_ahead = bool(scenario.knobs.get("async_scheduling"))
+    scheduler, recorder = _observed_scheduler(scenario)
+    executor = ScriptedExecutor(scenario.transfer_steps, is_ahead=is_ahead)
     if all(request.arrival_ns > 0 for request in scenario.requests):
         recorder.scheduled(Batch(), 0)  # recordings begin with a call at step 0
     engine = Engine(
@@ -86,12 +82,39 @@ def replay_rows(
         scheduler,
         executor,
         recorder,
+        num_in_flight=1 + is_ahead,
         can_repeat=can_repeat,
         stuck_after=STUCK_AFTER_CALLS,
         after_turn=lambda: max_rows is None or len(recorder.rows) < max_rows,
     )
     outcome = engine.run()
-    return recorder.rows + _error_rows(outcome, recorder.rows, executor.now_ns)
+    rows = recorder.rows + _error_rows(outcome, recorder.rows, executor.now_ns)
+    return _with_last_calls(rows) if is_ahead else rows
+
+
+def _observed_scheduler(
+    scenario: Scenario,
+) -> tuple[Scheduler, RowRecorderV0 | RowRecorderV1]:
+    """A scheduler that gives up where vLLM's does, and who writes down its rows."""
+    if scenario.policy == "v0":
+        old = build_scheduler_v0(**scenario.knobs, dies_like_vllm=True)
+        return old, RowRecorderV0(old)
+    scheduler = build_scheduler_v1(**scenario.knobs, waits_like_vllm=True)
+    return scheduler, RowRecorderV1(scheduler)
+
+
+def _with_last_calls(rows: list[Row]) -> list[Row]:
+    """Add the call that recordings make, with calls ahead, before time jumps or ends.
+
+    It finds nothing to do, as the one before it did.
+    """
+    complete = rows[:1]  # nothing has run before the first call
+    for row, after in zip(rows[1:], [*rows[2:], None], strict=True):
+        complete.append(row)
+        is_idle = not (row.get("scheduled", True) or row["running"] or row["waiting"])
+        if is_idle and (after is None or after["step"] > row["step"] + 1):
+            complete.append(row | {"step": row["step"] + 1})
+    return complete
 
 
 def _error_rows(outcome: Outcome, rows: list[Row], now: int) -> list[Row]:

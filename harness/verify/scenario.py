@@ -14,18 +14,23 @@ import orjson
 from harness.errors import TraceError, UsageError
 from harness.request import Request
 from harness.schedulers.batch import PreemptionMode
-from harness.schedulers.build import build_scheduler_v0
-from harness.schedulers.scheduler_v0 import SchedulerV0
+from harness.traces.bad_row import shown
 from harness.verify.fields import FieldError, Fields
 
 ROW_KEYS = {
-    "step", "prefill", "decode", "swap_in", "swap_out", "copy_on_write", "ignored",
-    "preempted", "computed_blocks", "free_gpu", "free_cpu", "waiting", "running",
-    "swapped", "finished", "free_gpu_end", "free_cpu_end",
+    "v0": {
+        "step", "prefill", "decode", "swap_in", "swap_out", "copy_on_write", "ignored",
+        "preempted", "computed_blocks", "free_gpu", "free_cpu", "waiting", "running",
+        "swapped", "finished", "free_gpu_end", "free_cpu_end",
+    },
+    "v1": {
+        "step", "scheduled", "new", "resumed", "preempted", "free", "waiting", "running",
+        "finished", "free_end",
+    },
 }  # fmt: skip
-"""Keys of every v0 row; ``tables`` may be left out, as long runs do."""
+"""Keys of every row of a policy; block tables may be left out, as long runs do."""
 
-_SEE_FORMAT = "see docs/v0.md for the format"
+_SEE_FORMAT = "see docs/v0.md and docs/v1.md for the format"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +38,13 @@ class Scenario:
     """A recorded scenario.
 
     Attributes:
+        policy: ``v0`` or ``v1``.
         knobs: What its scheduler is built with.
         transfer_steps: Steps until a transfer is reported.
         requests: In file order; ``arrival_ns`` is the step at which one arrives.
     """
 
+    policy: str
     knobs: dict[str, Any]
     transfer_steps: int
     requests: list[Request]
@@ -79,8 +86,8 @@ def read_scenario(path: Path) -> Scenario:
         raise TraceError(path, problem, _SEE_FORMAT) from error
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Read ``*.rows.jsonl``, gzipped or not, row by row.
+def read_rows(path: Path, policy: str) -> Iterator[dict[str, Any]]:
+    """Read ``*.rows.jsonl`` of a policy, gzipped or not, row by row.
 
     Raises:
         TraceError: A line is not a row.
@@ -93,47 +100,65 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             raise TraceError(
                 path, "not a recorded row: no step", _SEE_FORMAT, line=number
             )
-        missing = [] if "error" in row else sorted(ROW_KEYS - row.keys())
+        missing = [] if "error" in row else sorted(ROW_KEYS[policy] - row.keys())
         if missing:
-            raise TraceError(
-                path, f"a row of v0 lacks {', '.join(missing)}", _SEE_FORMAT, line=number
-            )
+            problem = f"a row of {policy} lacks {', '.join(missing)}"
+            raise TraceError(path, problem, _SEE_FORMAT, line=number)
         yield row
-
-
-def scheduler_of(scenario: Scenario) -> SchedulerV0:
-    """A scheduler with the scenario's knobs and pools, that dies where vLLM's dies."""
-    return build_scheduler_v0(**scenario.knobs, dies_like_vllm=True)
 
 
 def _scenario(document: Fields, path: Path) -> Scenario:
     policy = document.value("policy")
-    if policy != "v0":
+    knobs = {"v0": _knobs_v0, "v1": _knobs_v1}
+    if policy not in knobs:
         raise UsageError(
-            f"{path}: policy {policy} cannot be replayed yet; scenarios of v0 can"
+            f"{path}: policy is {shown(policy)}; scenarios of v0 and v1 can be replayed"
         )
     config = Fields(document.value("config"), "config")
     return Scenario(
-        knobs=_knobs(config),
+        policy=policy,
+        knobs=knobs[policy](config),
         transfer_steps=config.count("transfer_steps", least=1, default=1),
         requests=_requests(document),
     )
 
 
-def _knobs(config: Fields) -> dict[str, Any]:
+def _knobs_v0(config: Fields) -> dict[str, Any]:
     """The recorded configuration by the names that a scheduler is built with."""
     mode = config.choice("preemption_mode", list(PreemptionMode))
+    return _common_knobs(config) | {
+        "num_cpu_blocks": config.count("num_cpu_blocks"),
+        "enable_chunked_prefill": config.switch("chunked_prefill"),
+        "preemption_mode": None if mode is None else PreemptionMode(mode),
+    }
+
+
+def _knobs_v1(config: Fields) -> dict[str, Any]:
+    """The same for a scenario of v1; what it does not name is off."""
+    return _common_knobs(config) | {
+        "enable_chunked_prefill": config.switch("chunked_prefill", default=True),
+        "long_prefill_token_threshold": config.count(
+            "long_prefill_token_threshold", default=0
+        ),
+        "scheduler_reserve_full_isl": config.switch("scheduler_reserve_full_isl"),
+        "async_scheduling": config.switch("async_scheduling"),
+        "scheduling_policy": config.choice(
+            "scheduling_policy", ["fcfs", "priority"], default="fcfs"
+        ),
+        "sliding_window": config.count("sliding_window", default=0) or None,
+        "num_cpu_blocks": config.count("offload_blocks", default=0),
+    }
+
+
+def _common_knobs(config: Fields) -> dict[str, Any]:
     return {
         "block_size": config.count("block_size", least=1),
         "num_gpu_blocks": config.count("num_gpu_blocks"),
-        "num_cpu_blocks": config.count("num_cpu_blocks"),
         "watermark": config.share("watermark"),
         "enable_prefix_caching": config.switch("enable_prefix_caching"),
         "max_num_seqs": config.count("max_num_seqs"),
         "max_num_batched_tokens": config.count("max_num_batched_tokens"),
         "max_model_len": config.count("max_model_len"),
-        "enable_chunked_prefill": config.switch("chunked_prefill"),
-        "preemption_mode": None if mode is None else PreemptionMode(mode),
     }
 
 

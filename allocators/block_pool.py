@@ -1,0 +1,232 @@
+"""The pool of GPU blocks that vLLM has had since V1: reference counts, one queue, cache.
+
+Source: behaviour of vLLM 0.32 (``vllm/v1/core/block_pool.py``), recorded in
+tests/data/golden; docs/v1.md states the rules.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocators.content import ContentRange
+from allocators.free_block_queue import BlockIds, FreeBlockQueue
+
+NULL_BLOCK = 0
+
+NO_BLOCKS: BlockIds = np.zeros(0, dtype=np.int64)
+
+_NO_CONTENT = -1
+_NEVER_CACHED = -1
+_GIVEN_UP = -2
+
+
+class BlockPool:
+    """All blocks, how often each is held, and which content is cached in which.
+
+    Block 0 is the null block: it stands for content that is not kept, and is never
+    handed out. All methods take many blocks at once and cost a few array operations,
+    whatever the size of the pool.
+
+    Invariant: a block is in the free queue exactly if its ``ref_cnt`` is 0 (the null
+    block never is). Content may be cached in several blocks; its holder is the one of
+    them that was named earliest.
+
+    Args:
+        num_gpu_blocks: Blocks, the null block among them.
+
+    Attributes:
+        num_cached_free_blocks: Free blocks whose content could still be reused.
+        num_evictions: Blocks that were handed out while they had content cached.
+        num_regretted_evictions: Contents that were cached again after the last block
+            that had them was handed out.
+    """
+
+    def __init__(self, num_gpu_blocks: int) -> None:
+        self.num_gpu_blocks = num_gpu_blocks
+        self.free_block_queue = FreeBlockQueue(
+            num_gpu_blocks, np.arange(1, num_gpu_blocks, dtype=np.int64)
+        )
+        self.ref_cnt = np.zeros(num_gpu_blocks, dtype=np.int64)
+        self.num_cached_free_blocks = 0
+        self.num_evictions = 0
+        self.num_regretted_evictions = 0
+        self._content_of = np.full(num_gpu_blocks, _NO_CONTENT, dtype=np.int64)
+        self._holder_of = np.full(1024, _NEVER_CACHED, dtype=np.int32)
+        self._has_twin = np.zeros(num_gpu_blocks, dtype=np.bool_)
+        self._twins: dict[int, deque[int]] = {}
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that can be handed out, cached ones included."""
+        return len(self.free_block_queue)
+
+    @property
+    def num_used_blocks(self) -> int:
+        """Blocks that somebody holds."""
+        return self.num_gpu_blocks - 1 - self.num_free_blocks
+
+    # -- handing out and taking back ---------------------------------------------------
+
+    def get_new_blocks(self, count: int) -> BlockIds:
+        """Hand out the first blocks of the queue; what they had cached is given up."""
+        taken = self.free_block_queue.pop(count)
+        self.ref_cnt[taken] = 1
+        contents = self._content_of[taken]
+        if contents.max(initial=_NO_CONTENT) != _NO_CONTENT:
+            self._evict(taken, contents)
+        return taken
+
+    def touch(self, block_ids: BlockIds) -> None:
+        """Hold cached blocks once more; free ones leave the queue."""
+        idle = block_ids[self.ref_cnt[block_ids] == 0]
+        self.free_block_queue.remove(idle)
+        self.num_cached_free_blocks -= len(idle)
+        self.ref_cnt[block_ids] += 1
+
+    def free_blocks(self, block_ids: BlockIds) -> None:
+        """Hold blocks once less, in the order given.
+
+        Of those that nobody holds any more, blocks without content go to the front of
+        the queue as one piece, the others to its end.
+        """
+        self.ref_cnt[block_ids] -= 1
+        idle = block_ids[self.ref_cnt[block_ids] == 0]
+        is_cached = self._content_of[idle] != _NO_CONTENT
+        cached = idle[is_cached]
+        if len(cached) < len(idle):
+            self.free_block_queue.extend_front(idle[~is_cached])
+        self.free_block_queue.extend(cached)
+        self.num_cached_free_blocks += len(cached)
+
+    def num_idle(self, block_ids: BlockIds) -> int:
+        """How many of these blocks are free."""
+        return len(block_ids) - int(np.count_nonzero(self.ref_cnt[block_ids]))
+
+    # -- content -----------------------------------------------------------------------
+
+    def find(self, parts: Iterable[ContentRange]) -> BlockIds:
+        """The cached blocks of the longest leading run of contents."""
+        found = []
+        for part in parts:
+            holders = self._holders(part)
+            missing = holders < 0
+            first = int(missing.argmax())
+            if missing[first]:
+                found.append(holders[:first])
+                break
+            found.append(holders)
+        return _joined(found)
+
+    def find_last(self, parts: Iterable[ContentRange], num_needed: int) -> BlockIds:
+        """The last run of ``num_needed`` cached blocks, null blocks before it.
+
+        The leading run where no run is that long.
+        """
+        holders = _joined([self._holders(part) for part in parts])
+        gaps = np.flatnonzero(holders < 0)
+        bounds = np.concatenate(([-1], gaps, [len(holders)]))
+        lengths = np.diff(bounds) - 1
+        long_enough = np.flatnonzero(lengths >= num_needed)
+        if not len(long_enough):
+            return holders[: lengths[0]]
+        end = int(bounds[long_enough[-1] + 1])
+        found = holders[:end].copy()
+        found[: end - num_needed] = NULL_BLOCK
+        return found
+
+    def cache_blocks(self, contents: NDArray[np.int64], block_ids: BlockIds) -> None:
+        """Name blocks that are held by what they contain, one by one.
+
+        Args:
+            contents: Content numbers; the same one only in several calls.
+            block_ids: The blocks, as many.
+        """
+        self._content_of[block_ids] = contents
+        self._make_room(int(contents.max(initial=0)))
+        holders = self._holder_of[contents]
+        if holders.max(initial=_NEVER_CACHED) < 0:
+            self._holder_of[contents] = block_ids
+        else:
+            self._cache_twins(contents[holders >= 0], block_ids[holders >= 0])
+            is_first = holders < 0
+            self._holder_of[contents[is_first]] = block_ids[is_first]
+        self.num_regretted_evictions += int(np.count_nonzero(holders == _GIVEN_UP))
+
+    def _holders(self, part: ContentRange) -> BlockIds:
+        """Who holds each content, a number below 0 where nobody does."""
+        last = part.first + part.end - part.begin
+        self._make_room(last)
+        return self._holder_of[part.first : last].astype(np.int64)
+
+    def _make_room(self, content: int) -> None:
+        size = len(self._holder_of)
+        if content >= size:
+            more = np.full(max(content + 1, 2 * size) - size, _NEVER_CACHED, np.int32)
+            self._holder_of = np.concatenate((self._holder_of, more))
+
+    def _cache_twins(self, contents: NDArray[np.int64], block_ids: BlockIds) -> None:
+        """Name blocks by contents that others hold already."""
+        self._has_twin[block_ids] = True
+        self._has_twin[self._holder_of[contents]] = True
+        for content, block_id in zip(contents.tolist(), block_ids.tolist(), strict=True):
+            self._twins.setdefault(content, deque()).append(block_id)
+
+    def _evict(self, block_ids: BlockIds, contents: NDArray[np.int64]) -> None:
+        """Forget what blocks had cached; a twin takes the place of a holder."""
+        is_cached = contents != _NO_CONTENT
+        block_ids, contents = block_ids[is_cached], contents[is_cached]
+        self.num_evictions += len(block_ids)
+        self.num_cached_free_blocks -= len(block_ids)
+        self._content_of[block_ids] = _NO_CONTENT
+        has_twin = self._has_twin[block_ids]
+        self._holder_of[contents[~has_twin]] = _GIVEN_UP
+        for position in np.flatnonzero(has_twin).tolist():
+            self._evict_twin(int(block_ids[position]), int(contents[position]))
+
+    def _evict_twin(self, block_id: int, content: int) -> None:
+        self._has_twin[block_id] = False
+        twins = self._twins.get(content)
+        if self._holder_of[content] != block_id:
+            assert twins is not None, "who is not the holder is among its twins"
+            twins.remove(block_id)
+        elif twins is not None:
+            self._holder_of[content] = twins.popleft()
+        else:
+            self._holder_of[content] = _GIVEN_UP
+        if twins is not None and not twins:
+            del self._twins[content]
+
+    # -- the books ---------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless counts, queue and contents agree."""
+        free = self.free_block_queue.blocks()
+        is_free = np.zeros(self.num_gpu_blocks, dtype=np.bool_)
+        is_free[free] = True
+        assert len(free) == np.count_nonzero(is_free) == self.num_free_blocks
+        assert not is_free[NULL_BLOCK], "the null block is never handed out"
+        assert (self.ref_cnt >= 0).all(), "a block was freed more often than held"
+        assert (is_free[1:] == (self.ref_cnt[1:] == 0)).all()
+        cached_free = self._content_of[free] != _NO_CONTENT
+        assert np.count_nonzero(cached_free) == self.num_cached_free_blocks
+        self._check_holders()
+
+    def _check_holders(self) -> None:
+        cached = np.flatnonzero(self._content_of != _NO_CONTENT)
+        contents = self._content_of[cached]
+        is_holder = self._holder_of[contents] == cached
+        num_held = np.count_nonzero(self._holder_of >= 0)
+        assert np.count_nonzero(is_holder) == num_held, "a holder has other content"
+        twins = {c: set(blocks) for c, blocks in self._twins.items()}
+        for block_id in cached[~is_holder].tolist():
+            content = int(self._content_of[block_id])
+            assert block_id in twins[content], "neither holder nor twin"
+        assert sum(map(len, twins.values())) == np.count_nonzero(~is_holder)
+
+
+def _joined(pieces: list[BlockIds]) -> BlockIds:
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else NO_BLOCKS

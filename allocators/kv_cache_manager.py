@@ -1,0 +1,243 @@
+"""Which blocks a request holds, and whether it gets more: vLLM's V1 bookkeeping.
+
+Source: behaviour of vLLM 0.32 (``vllm/v1/core/kv_cache_manager.py``), recorded in
+tests/data/golden; docs/v1.md states the rules.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from allocators.block_pool import NO_BLOCKS, NULL_BLOCK, BlockPool
+from allocators.content import ContentIndex, ContentPath
+from allocators.free_block_queue import BlockIds
+
+
+class RequestBlocks:
+    """The blocks of one request.
+
+    Attributes:
+        path: Its contents; ``None`` without prefix caching.
+        num_blocks: Blocks of its table, null blocks included.
+        num_named: Leading blocks that are cached under their content.
+        num_outside: Leading blocks that a sliding window has passed.
+    """
+
+    __slots__ = ("_table", "num_blocks", "num_named", "num_outside", "path")
+
+    def __init__(self, path: ContentPath | None) -> None:
+        self.path = path
+        self.num_blocks = self.num_named = self.num_outside = 0
+        self._table = NO_BLOCKS
+
+    @property
+    def block_ids(self) -> BlockIds:
+        """Its table; not to be kept, as it changes."""
+        return self._table[: self.num_blocks]
+
+    def append(self, block_ids: BlockIds) -> None:
+        """Put blocks at the end of the table."""
+        end = self.num_blocks + len(block_ids)
+        self._make_room(end)
+        self._table[self.num_blocks : end] = block_ids
+        self.num_blocks = end
+
+    def append_one(self, block_id: int) -> None:
+        """Put one block at the end of the table."""
+        if self.num_blocks == len(self._table):
+            self._make_room(self.num_blocks + 1)
+        self._table[self.num_blocks] = block_id
+        self.num_blocks += 1
+
+    def clear(self) -> None:
+        """Forget all blocks."""
+        self.num_blocks = self.num_named = self.num_outside = 0
+        self._table = NO_BLOCKS
+
+    def _make_room(self, num_blocks: int) -> None:
+        if num_blocks > len(self._table):
+            table = np.zeros(num_blocks + num_blocks // 4 + 8, dtype=np.int64)
+            table[: self.num_blocks] = self.block_ids
+            self._table = table
+
+
+class KVCacheManager:
+    """Gives requests their blocks and finds what is cached for them.
+
+    Args:
+        block_size: Tokens in a block.
+        num_gpu_blocks: Blocks of the pool, the null block among them.
+        enable_caching: Name full blocks by content, and find them again.
+        max_model_len: Longest sequence.
+        watermark: Share of the blocks that an admission beside running requests leaves
+            free.
+        sliding_window: Tokens that a token attends to, itself included, where every
+            layer has this window; ``None`` for full attention.
+        max_step_tokens: With a window: most tokens that a request computes before its
+            blocks are looked at again.
+    """
+
+    def __init__(
+        self,
+        block_size: int,
+        num_gpu_blocks: int,
+        *,
+        enable_caching: bool,
+        max_model_len: int,
+        watermark: float = 0.0,
+        sliding_window: int | None = None,
+        max_step_tokens: int = 0,
+    ) -> None:
+        self.block_size = block_size
+        self.max_model_len = max_model_len
+        self.watermark_blocks = int(watermark * num_gpu_blocks)
+        self.sliding_window = sliding_window
+        self.index = ContentIndex(block_size) if enable_caching else None
+        self.block_pool = BlockPool(num_gpu_blocks)
+        self._max_window_blocks: int | None = None
+        if sliding_window is not None:
+            num_tokens = min(sliding_window - 1 + max_step_tokens, max_model_len)
+            self._max_window_blocks = -(-num_tokens // block_size) + 1
+
+    def num_blocks_of(self, num_tokens: int) -> int:
+        """Blocks that hold so many tokens, of at most the model's length."""
+        return -(-min(num_tokens, self.max_model_len) // self.block_size)
+
+    def get_computed_blocks(self, blocks: RequestBlocks, num_tokens: int) -> BlockIds:
+        """The cached blocks that a request of so many tokens begins with.
+
+        Its last token is always computed. Changes nothing.
+        """
+        if blocks.path is None:
+            return NO_BLOCKS
+        parts = blocks.path.parts(0, (num_tokens - 1) // self.block_size)
+        if self.sliding_window is None:
+            return self.block_pool.find(parts)
+        num_needed = -(-(self.sliding_window - 1) // self.block_size)
+        return self.block_pool.find_last(parts, num_needed)
+
+    def allocate_slots(
+        self,
+        blocks: RequestBlocks,
+        num_tokens: int,
+        num_known_tokens: int,
+        *,
+        hits: BlockIds = NO_BLOCKS,
+        num_settled_tokens: int = 0,
+        num_reserved_blocks: int = 0,
+        num_promised_blocks: int = 0,
+        num_full_tokens: int = 0,
+    ) -> bool:
+        """Give a request blocks for its first ``num_tokens``; all or nothing.
+
+        Full blocks of known tokens are named at once, before they are computed: a
+        request admitted in the same step can already hit them.
+
+        Args:
+            blocks: What it holds.
+            num_tokens: Its tokens that are computed by the end of the step.
+            num_known_tokens: Its tokens that are known by now.
+            hits: Cached blocks that it begins with, for a request that holds none.
+            num_settled_tokens: Its tokens that steps before have computed; what a
+                sliding window has passed of them is freed even if nothing is given.
+            num_reserved_blocks: Blocks that must stay free.
+            num_promised_blocks: Blocks that must stay free besides, but may be counted
+                as room for ``num_full_tokens``.
+            num_full_tokens: Tokens for which there must be room as well.
+
+        Returns:
+            Whether there was room.
+        """
+        pool = self.block_pool
+        self._drop_outside(blocks, num_settled_tokens)
+        num_held = blocks.num_blocks + len(hits)
+        num_new = self.num_missing_blocks(num_held, num_tokens)
+        num_full = self.num_missing_blocks(num_held, 0, num_full_tokens)
+        touched = hits if self.sliding_window is None else hits[hits != NULL_BLOCK]
+        num_room = pool.num_free_blocks - num_reserved_blocks
+        num_room -= pool.num_idle(touched) if len(touched) else 0
+        if max(num_full, num_new + num_promised_blocks) > num_room:
+            return False
+        if len(hits):
+            pool.touch(touched)
+            blocks.append(hits)
+            blocks.num_named = len(hits)
+            blocks.num_outside = len(hits) - len(touched)
+        if num_new:
+            blocks.append(pool.get_new_blocks(num_new))
+        self.cache_blocks(blocks, min(num_tokens, num_known_tokens))
+        return True
+
+    def num_missing_blocks(
+        self, num_held: int, num_tokens: int, num_full_tokens: int = 0
+    ) -> int:
+        """Blocks that a request with so many would need for its tokens, and in full."""
+        num_full = self.num_blocks_of(num_full_tokens)
+        if self._max_window_blocks is not None:
+            num_full = min(num_full, self._max_window_blocks)
+        return max(0, self.num_blocks_of(num_tokens) - num_held, num_full - num_held)
+
+    def append_blocks(self, receivers: Sequence[RequestBlocks]) -> None:
+        """Give each of these one block more, in this order; so many must be free."""
+        taken = self.block_pool.get_new_blocks(len(receivers))
+        for blocks, block_id in zip(receivers, taken.tolist(), strict=True):
+            blocks.append_one(block_id)
+
+    def cache_blocks(self, blocks: RequestBlocks, num_tokens: int) -> None:
+        """Name the full blocks of a request's first ``num_tokens``."""
+        num_full = num_tokens // self.block_size
+        if blocks.path is None or num_full <= blocks.num_named:
+            return
+        begin = max(blocks.num_named, blocks.num_outside)
+        for part in blocks.path.parts(begin, num_full):
+            contents = np.arange(part.first, part.first + part.end - part.begin)
+            block_ids = blocks.block_ids[part.begin : part.end]
+            self.block_pool.cache_blocks(contents, block_ids)
+        blocks.num_named = num_full
+
+    def cache_next_blocks(self, holders: Sequence[RequestBlocks]) -> None:
+        """Name the next full block of each of these, in this order."""
+        if self.index is None or not holders:
+            return
+        if self.index.shared_writers:  # two of them may have the same content
+            for blocks in holders:
+                self.cache_blocks(blocks, (blocks.num_named + 1) * self.block_size)
+            return
+        contents, block_ids = [], []
+        for blocks in holders:
+            assert blocks.path is not None, "every request has one while caching"
+            contents.append(blocks.path.content(blocks.num_named))
+            block_ids.append(blocks.block_ids[blocks.num_named])
+            blocks.num_named += 1
+        self.block_pool.cache_blocks(np.array(contents), np.array(block_ids))
+
+    def free(self, blocks: RequestBlocks) -> None:
+        """Take all blocks of a request back, the last first."""
+        self.block_pool.free_blocks(blocks.block_ids[blocks.num_outside :][::-1])
+        blocks.clear()
+
+    def _drop_outside(self, blocks: RequestBlocks, num_settled_tokens: int) -> None:
+        """Free what the window has passed, the last first; null blocks take its place."""
+        if self.sliding_window is None:
+            return
+        num_passed = num_settled_tokens - self.sliding_window + 1
+        num_outside = min(max(0, num_passed) // self.block_size, blocks.num_blocks)
+        if num_outside > blocks.num_outside:
+            passed = blocks.block_ids[blocks.num_outside : num_outside]
+            self.block_pool.free_blocks(passed[::-1].copy())
+            passed[:] = NULL_BLOCK
+            blocks.num_outside = num_outside
+
+    def check_invariants(self, tables: Iterable[RequestBlocks]) -> None:
+        """Raise AssertionError unless the pool agrees with who holds what.
+
+        Args:
+            tables: The blocks of every request that has any.
+        """
+        self.block_pool.check_invariants()
+        num_held = np.zeros(self.block_pool.num_gpu_blocks, dtype=np.int64)
+        for blocks in tables:
+            held = blocks.block_ids[blocks.num_outside :]
+            assert NULL_BLOCK not in held, "a null block inside the window"
+            np.add.at(num_held, held, 1)
+        assert (num_held == self.block_pool.ref_cnt).all(), "held by nobody, or twice"

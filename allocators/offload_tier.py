@@ -1,0 +1,153 @@
+"""Blocks of CPU memory under the GPU's pool, and what is kept in them.
+
+Source: behaviour of vLLM 0.32 (``vllm/v1/kv_offload``) with the least recently used
+content evicted first, recorded in tests/data/golden; docs/v1.md states the rules.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocators.free_block_queue import BlockIds, FreeBlockQueue
+
+Contents = NDArray[np.int64]
+
+_ABSENT = -1
+
+
+class OffloadTier:
+    """Which contents lie in CPU blocks, and which of them may go.
+
+    Content is *storing* until its copy has ended, then *ready*. Ready content that is
+    being loaded stays where it is.
+
+    Invariant: each block is free or has one content; a block can be evicted exactly if
+    its content is ready and not being loaded.
+
+    Args:
+        num_blocks: CPU blocks.
+
+    Attributes:
+        num_evictions: Contents given up for others.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.num_evictions = 0
+        self._block_of = np.full(1024, _ABSENT, dtype=np.int64)
+        self._content_of = np.full(num_blocks, _ABSENT, dtype=np.int64)
+        self._is_storing = np.zeros(num_blocks, dtype=np.bool_)
+        self._num_loads = np.zeros(num_blocks, dtype=np.int64)
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._by_recency = FreeBlockQueue(num_blocks, np.zeros(0, dtype=np.int64))
+        self._may_go = np.zeros(num_blocks, dtype=np.bool_)
+        self._num_evictable = 0
+
+    @property
+    def num_used_blocks(self) -> int:
+        """Blocks that have content, or are about to."""
+        return self.num_blocks - len(self._free)
+
+    def leading_run(self, contents: Contents) -> int:
+        """How many of these contents are here, ready or not, up to the first absent."""
+        is_absent = self._blocks(contents) == _ABSENT
+        return int(is_absent.argmax()) if is_absent.any() else len(contents)
+
+    def are_at_rest(self, contents: Contents) -> bool:
+        """Whether these contents, all present, are ready and none is being loaded."""
+        blocks = self._blocks(contents)
+        return not (self._is_storing[blocks].any() or self._num_loads[blocks].any())
+
+    def is_storing(self, contents: Contents) -> NDArray[np.bool_]:
+        """Which of these contents are here and not ready yet."""
+        blocks = self._blocks(contents)
+        storing: NDArray[np.bool_] = (blocks != _ABSENT) & self._is_storing[blocks]
+        return storing
+
+    def begin_load(self, contents: Contents) -> None:
+        """Keep these contents, all ready, where they are until the load ends."""
+        blocks = self._blocks(contents)
+        self._num_evictable -= int(np.count_nonzero(self._may_go[blocks]))
+        self._may_go[blocks] = False
+        self._num_loads[blocks] += 1
+
+    def end_load(self, contents: Contents) -> None:
+        """Let them go again."""
+        blocks = self._blocks(contents)
+        self._num_loads[blocks] -= 1
+        self._let_go(blocks[self._num_loads[blocks] == 0])
+
+    def begin_store(self, contents: Contents) -> Contents | None:
+        """Make room for what is absent of these contents; all or nothing.
+
+        What has not been used for longest makes room, but none of ``contents``.
+
+        Returns:
+            What is to be copied; ``None`` if there is no room for it.
+        """
+        blocks = self._blocks(contents)
+        absent: Contents = contents[blocks == _ABSENT]
+        num_missing = len(absent) - len(self._free)
+        if num_missing > 0 and not self._evict(num_missing, blocks[blocks != _ABSENT]):
+            return None
+        taken = np.array([self._free.pop() for _ in range(len(absent))], dtype=np.int64)
+        self._block_of[absent] = taken
+        self._content_of[taken] = absent
+        self._is_storing[taken] = True
+        self._by_recency.extend(taken)
+        return absent
+
+    def end_store(self, contents: Contents) -> None:
+        """They are ready now."""
+        blocks = self._blocks(contents)
+        self._is_storing[blocks] = False
+        self._let_go(blocks)
+
+    def touch(self, contents: Contents) -> None:
+        """Make those that are here the most recently used, the last of them last."""
+        blocks = self._blocks(contents)
+        here = blocks[blocks != _ABSENT]
+        self._by_recency.remove(here)
+        self._by_recency.extend(here)
+
+    def _let_go(self, blocks: BlockIds) -> None:
+        self._may_go[blocks] = True
+        self._num_evictable += len(blocks)
+
+    def _blocks(self, contents: Contents) -> BlockIds:
+        """The block of each content, or ``_ABSENT``."""
+        size, last = len(self._block_of), int(contents.max(initial=0))
+        if last >= size:
+            more = np.full(max(last + 1, 2 * size) - size, _ABSENT, dtype=np.int64)
+            self._block_of = np.concatenate((self._block_of, more))
+        blocks: BlockIds = self._block_of[contents]
+        return blocks
+
+    def _evict(self, count: int, protected: BlockIds) -> bool:
+        """Give up what has not been used for longest; all or nothing."""
+        if count > self._num_evictable:
+            return False
+        kept = protected[self._may_go[protected]]
+        self._may_go[kept] = False
+        victims = self._by_recency.first_where(self._may_go, count)
+        self._may_go[kept] = True
+        if len(victims) < count:
+            return False
+        self._by_recency.remove(victims)
+        self._may_go[victims] = False
+        self._block_of[self._content_of[victims]] = _ABSENT
+        self._content_of[victims] = _ABSENT
+        self._free.extend(victims[::-1].tolist())
+        self._num_evictable -= count
+        self.num_evictions += count
+        return True
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless blocks, contents and order agree."""
+        used = np.flatnonzero(self._content_of != _ABSENT)
+        assert len(used) + len(self._free) == self.num_blocks
+        assert set(self._by_recency.blocks().tolist()) == set(used.tolist())
+        assert (self._block_of[self._content_of[used]] == used).all()
+        may_go = (self._num_loads[used] == 0) & ~self._is_storing[used]
+        assert (may_go == self._may_go[used]).all()
+        assert np.count_nonzero(self._may_go) == self._num_evictable
+        assert (self._num_loads >= 0).all()

@@ -1,0 +1,158 @@
+"""Requests that decode side by side: a token each, step after step.
+
+Nothing has to be decided for them until one ends, a block is missing or somebody comes.
+At which steps each of them begins a block, and fills one, follows from its length alone.
+So a step costs as much as blocks change hands in it, however many requests decode.
+"""
+
+import heapq
+from bisect import insort
+from operator import attrgetter
+
+from allocators.kv_cache_manager import KVCacheManager, RequestBlocks
+from harness.schedulers.engine_request import EngineRequest
+
+_ORDER = attrgetter("order")
+
+
+class Lockstep:
+    """Decoding requests and a clock that counts the steps they have taken together.
+
+    A request that joined has ``base + clock`` computed tokens. It begins a block in the
+    steps in which that is one more than a multiple of the block size; so requests are
+    kept by the remainder of those steps.
+
+    Args:
+        manager: Their blocks.
+        is_async: A step is scheduled before its token is known, so that a block is named
+            one step after the one that fills it.
+
+    Attributes:
+        clock: Steps taken.
+        requests: Who takes part.
+        latest_to_grow: Who began a block in the latest advance, in its order.
+    """
+
+    def __init__(self, manager: KVCacheManager, *, is_async: bool) -> None:
+        self.clock = 0
+        self.requests: dict[EngineRequest, None] = {}
+        self.latest_to_grow: list[EngineRequest] = []
+        self._manager = manager
+        self._block_size = manager.block_size
+        self._num_tokens_ahead = 1 if is_async else 0
+        self._by_remainder: list[list[EngineRequest]] = [
+            [] for _ in range(self._block_size)
+        ]
+        self._ends: list[tuple[int, int, EngineRequest]] = []
+        self._sum_of_bases = 0
+        self._num_blocks = 0
+        self._last_order: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    @property
+    def num_tokens(self) -> int:
+        """Computed tokens of all of them."""
+        return self._sum_of_bases + len(self.requests) * self.clock
+
+    @property
+    def num_unfilled_tokens(self) -> int:
+        """Slots in their last blocks that hold no token."""
+        return self._num_blocks * self._block_size - self.num_tokens
+
+    @property
+    def last_order(self) -> int:
+        """The greatest place in the running queue that one of them has."""
+        if self._last_order is None:
+            self._last_order = max(map(_ORDER, self.requests), default=-1)
+        return self._last_order
+
+    def join(self, request: EngineRequest) -> None:
+        """Let a request take part from the next step on; it was scheduled in this one."""
+        request.base = request.num_computed_tokens - self.clock
+        request.joined_clock = self.clock
+        request.is_in_lockstep = True
+        self.requests[request] = None
+        insort(self._requests_beginning_at(request), request, key=_ORDER)
+        # Its last step computes all of its tokens but the one that it samples.
+        end = request.num_final_tokens - 1 - request.base
+        heapq.heappush(self._ends, (end, request.order, request))
+        self._sum_of_bases += request.base
+        self._num_blocks += request.blocks.num_blocks
+        if self._last_order is not None:
+            self._last_order = max(self._last_order, request.order)
+
+    def leave(self, request: EngineRequest) -> None:
+        """Take a request out; its computed tokens are what they are by now."""
+        request.num_computed_tokens = request.base + self.clock
+        request.is_in_lockstep = False
+        del self.requests[request]
+        self._requests_beginning_at(request).remove(request)
+        self._sum_of_bases -= request.base
+        self._num_blocks -= request.blocks.num_blocks
+        if request.order == self._last_order:
+            self._last_order = None
+
+    def advance(self, num_steps: int) -> None:
+        """Let all take so many steps; there must be room."""
+        beginning: list[EngineRequest] = []
+        filling: list[RequestBlocks] = []
+        size, ahead = self._block_size, self._num_tokens_ahead
+        for step in range(self.clock + 1, self.clock + num_steps + 1):
+            beginning += self._by_remainder[step % size]
+            for request in self._by_remainder[(step + 1 - ahead) % size]:
+                if request.blocks.num_named * size < request.base + step - ahead:
+                    filling.append(request.blocks)
+        self.clock += num_steps
+        if beginning:
+            self._manager.append_blocks([request.blocks for request in beginning])
+            self._num_blocks += len(beginning)
+        self.latest_to_grow = beginning
+        self._manager.cache_next_blocks(filling)
+
+    def num_new_blocks(self, num_steps: int) -> int:
+        """Blocks that the next so many steps take."""
+        size, first = self._block_size, self.clock + 1
+        return sum(
+            len(self._by_remainder[step % size])
+            for step in range(first, first + num_steps)
+        )
+
+    def max_steps(self, num_free_blocks: int) -> int:
+        """Steps until one of them ends or blocks run out."""
+        num_steps = self._steps_to_first_end()
+        cycles = -(-num_steps // self._block_size)
+        if len(self.requests) * cycles <= num_free_blocks:
+            return num_steps
+        size, step = self._block_size, self.clock
+        while num_steps:
+            num_free_blocks -= len(self._by_remainder[(step + 1) % size])
+            if num_free_blocks < 0:
+                break
+            step += 1
+            num_steps -= 1
+        return step - self.clock
+
+    def pop_ended(self) -> list[EngineRequest]:
+        """Take those out that have taken their last step, in running order."""
+        ended = []
+        while self._steps_to_first_end() == 0:
+            request = heapq.heappop(self._ends)[2]
+            self.leave(request)
+            ended.append(request)
+        return ended
+
+    def _steps_to_first_end(self) -> int:
+        """Steps until the first of them ends; -1 if there is none."""
+        while self._ends:
+            end, _, request = self._ends[0]
+            is_there = request.is_in_lockstep
+            if is_there and end == request.num_final_tokens - 1 - request.base:
+                return end - self.clock
+            heapq.heappop(self._ends)  # it has left, and maybe come back
+        return -1
+
+    def _requests_beginning_at(self, request: EngineRequest) -> list[EngineRequest]:
+        """Those who begin a block in the same steps as this one."""
+        return self._by_remainder[(1 - request.base) % self._block_size]
