@@ -186,15 +186,22 @@ def _config_line(config: Document) -> str:
     gpus = config.get("tensor_parallel_size", 1)
     where = config["gpu"] if gpus == 1 else f"{gpus} x {config['gpu']}"
     utilization = config.get("gpu_memory_utilization")
-    swap = config.get("swap_space")
+    swap, tier = config.get("swap_space"), config.get("kv_offloading_size")
     chunk = config.get("max_num_batched_tokens", 0)
+    window = config.get("sliding_window")
+    is_fcfs = config.get("scheduling_policy", "fcfs") == "fcfs"
+    is_sync = config["policy"] == "v1" and not config.get("async_scheduling")
     return join(
         f"{model} on {where}, as vLLM {config['vllm_version']} ({config['policy']})",
         f"utilization {utilization:.2f}" if utilization is not None else "",
         f"block {config['block_size']}",
         f"swap {swap:g} GiB" if swap is not None else "",
+        f"offloading {tier:g} GiB" if tier else "",
         f"prefix caching {'on' if config['enable_prefix_caching'] else 'off'}",
         f"chunks of {chunk:,} tokens" if config["enable_chunked_prefill"] else "",
+        f"window of {window:,} tokens" if window else "",
+        "" if is_fcfs else f"by {config['scheduling_policy']}",
+        "async scheduling off" if is_sync else "",
     )
 
 
@@ -217,7 +224,8 @@ def _requests(document: Document) -> str:
 
 def _kv_cache(document: Document, usage: Sequence[float]) -> str:
     kv_cache = document["kv_cache"]
-    tokens = format_thousands(kv_cache["num_gpu_blocks"] * kv_cache["block_size"])
+    num_usable = kv_cache["num_gpu_blocks"] - _num_set_aside(document["config"])
+    tokens = format_thousands(num_usable * kv_cache["block_size"])
     is_estimated = document["config"].get("source_of_num_gpu_blocks") == "estimated"
     origin = ", estimated" if is_estimated else ""
     idle = kv_cache["mean_cached_idle"]
@@ -233,6 +241,11 @@ def _kv_cache(document: Document, usage: Sequence[float]) -> str:
         ]
         if part
     )
+
+
+def _num_set_aside(config: Document) -> int:
+    """v1 hands out all blocks but block 0."""
+    return 1 if config["policy"] == "v1" else 0
 
 
 def _pressure(counts: Document, waste: Document) -> str:

@@ -29,6 +29,13 @@ class Policy(StrEnum):
     V1 = "v1"
 
 
+class SchedulingPolicy(StrEnum):
+    """In which order requests are served."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+
+
 class PreemptionMode(StrEnum):
     """What happens to the blocks of a preempted request."""
 
@@ -53,7 +60,7 @@ def trace_given(text: str) -> Path:
 def version_given(text: str | None) -> str | None:
     """The version, if it is not empty; None where the flag was not given."""
     if text is not None and not text.strip():
-        raise typer.BadParameter("it is empty; give one as 0.6.3, or leave it out")
+        raise typer.BadParameter("it is empty; give one as 0.32.0, or leave it out")
     return text
 
 
@@ -84,10 +91,15 @@ VllmVersion = Annotated[
     typer.Option(
         "--vllm-version",
         callback=version_given,
-        help="Release whose defaults are in force.",
+        help="Release whose defaults are in force; the installed one, else 0.32.0.",
     ),
 ]
-PolicyName = Annotated[Policy, typer.Option("--policy", help="Block manager.")]
+PolicyName = Annotated[
+    Policy | None,
+    typer.Option(
+        "--policy", help="Block manager: v1, or v0 if --vllm-version is below 0.11."
+    ),
+]
 EngineName = Annotated[Engine, typer.Option("--engine", help="What runs batches.")]
 GpuMemoryUtilization = Annotated[
     float | None,
@@ -108,7 +120,14 @@ NumCpuBlocks = Annotated[
 BlockSize = Annotated[int | None, typer.Option("--block-size", help="Tokens in a block.")]
 SwapSpace = Annotated[
     float | None,
-    typer.Option("--swap-space", help="CPU memory per GPU for swapping, in GiB."),
+    typer.Option("--swap-space", help="v0: CPU memory per GPU for swapping, in GiB."),
+]
+KvOffloadingSize = Annotated[
+    float | None,
+    typer.Option(
+        "--kv-offloading-size",
+        help="v1: CPU memory for computed blocks, in GiB over all GPUs.",
+    ),
 ]
 PrefixCaching = Annotated[
     bool | None,
@@ -140,7 +159,32 @@ Watermark = Annotated[
 ]
 Preemption = Annotated[
     PreemptionMode | None,
-    typer.Option("--preemption-mode", help="For every request; else by its n."),
+    typer.Option("--preemption-mode", help="v0: for every request; else by its n."),
+]
+AsyncScheduling = Annotated[
+    bool | None,
+    typer.Option(
+        "--async-scheduling/--no-async-scheduling",
+        help="v1: schedule a step while the one before it runs.",
+    ),
+]
+SchedulingPolicyName = Annotated[
+    SchedulingPolicy | None,
+    typer.Option("--scheduling-policy", help="v1: who is served first; fcfs by default."),
+]
+LongPrefillTokenThreshold = Annotated[
+    int | None,
+    typer.Option(
+        "--long-prefill-token-threshold",
+        help="v1: most tokens of one prompt in a batch; 0 for no limit.",
+    ),
+]
+SchedulerReserveFullIsl = Annotated[
+    bool | None,
+    typer.Option(
+        "--scheduler-reserve-full-isl/--no-scheduler-reserve-full-isl",
+        help="v1: admit a prompt only where all of it fits.",
+    ),
 ]
 
 Format = Annotated[

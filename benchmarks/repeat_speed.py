@@ -21,7 +21,7 @@ BUNDLED = Path(__file__).resolve().parents[1] / "examples" / "chat_1000.jsonl"
 def run(trace: Path, *, can_repeat: bool) -> tuple[float, int, int]:
     """Seconds, steps and scheduler calls of one replay."""
     workload = open_trace(trace)
-    config = resolve_config(model="Llama-3.1-8B", gpu="H100-80GB")
+    config = resolve_config(model="Llama-3.1-8B", gpu="H100-80GB", policy="v0")
     scheduler = build_scheduler(config)
     recorder = Recorder(scheduler, block_size=config.block_size)
     started = time.perf_counter()

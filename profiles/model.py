@@ -18,6 +18,11 @@ class ModelProfile:
         bytes_per_param: 2 for bf16.
         bytes_per_kv: Of one element of the KV cache, 2 for bf16.
         qk_norm: Whether each query and key head is normalised (Qwen3).
+        num_norms_per_layer: Norms of hidden vectors in a layer; 4 in Gemma.
+        sliding_window: Tokens that every layer attends to, the newest included; None
+            where they attend to all.
+        mixes_windows: Some layers have a window and others attend to all, so that an
+            engine keeps a group of KV caches for each kind.
         source: Where the architecture was read.
     """
 
@@ -34,13 +39,17 @@ class ModelProfile:
     bytes_per_param: int = 2
     bytes_per_kv: int = 2
     qk_norm: bool = False
+    num_norms_per_layer: int = 2
+    sliding_window: int | None = None
+    mixes_windows: bool = False
     source: str
 
     @property
     def num_params(self) -> int:
         """Parameters of the checkpoint, embeddings and norms included."""
         num_tables = 1 if self.tie_word_embeddings else 2
-        norms = 2 * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
+        norms = self.num_norms_per_layer * self.hidden_size
+        norms += 2 * self.head_dim if self.qk_norm else 0
         return (
             self.num_layers * (self.num_linear_params_per_layer + norms)
             + num_tables * self.num_lm_head_params

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Protocol
 
 from profiles.gpu import GpuProfile, KnownError
+from profiles.host_overhead import V0_HOST, HostOverhead
 from profiles.model import ModelProfile
 
 FS_PER_NS = 10**6
@@ -74,31 +75,6 @@ def steps_until(step_fs: int, growth_fs: int, elapsed_fs: int, max_steps: int) -
         else:
             low = middle + 1
     return low
-
-
-@dataclass(frozen=True, slots=True)
-class HostOverhead:
-    """What the engine's Python costs per step while the GPU waits.
-
-    Attributes:
-        step_ns: Of any step.
-        seq_ns: Of each sequence in it: scheduling, input tensors, sampling
-            parameters, detokenisation.
-        source: Rows that the figures were fitted to.
-    """
-
-    step_ns: int
-    seq_ns: int
-    source: str
-
-
-V0_HOST = HostOverhead(
-    step_ns=0,  # non-negative least squares ends at this bound
-    seq_ns=65_000,
-    source="knobs.csv, argonne LLM-Inference-Bench: vLLM V0 of mid-2024, Llama-3-8B,"
-    " static batches of 1 to 64 on an A100 (taken for the 40 GB card, 1,555 GB/s),"
-    " block sizes 16 to 128, 13 rows",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +151,17 @@ class RooflineStepTime:
         """
         return shape.num_decode_seqs * self._context_token_fs
 
+    @property
+    def transfer_fs_per_block(self) -> int:
+        """Femtoseconds to copy a block between GPU and offload tier, beside the steps.
+
+        One copy a block, in which the layers follow one another.
+
+        Source: vLLM blog of 2026-01-08 on the KV offloading connector; transfer.csv.
+        """
+        bytes_fs = round(self._block_bytes / (self.gpu.pcie_gb_per_s * 1e9) * FS_PER_S)
+        return self.gpu.copy_overhead_ns * FS_PER_NS + bytes_fs
+
     def swap_fs(self, shape: BatchShape) -> int:
         """Femtoseconds of copies between CPU and GPU, for which the step waits."""
         return shape.num_swap_blocks * self._swap_block_fs
@@ -195,8 +182,12 @@ class RooflineStepTime:
             elementwise_fs=self._elementwise_fs(num_tokens),
             all_reduce_fs=self._all_reduce_fs(num_tokens),
             copy_fs=self._copy_fs(shape),
-            host_fs=(self.host.step_ns + num_seqs * self.host.seq_ns) * FS_PER_NS,
+            host_fs=self._host_fs(num_seqs),
         )
+
+    def _host_fs(self, num_seqs: int) -> int:
+        ranks_ns = (self.tensor_parallel_size - 1) * self.host.rank_ns
+        return (self.host.step_ns + ranks_ns + num_seqs * self.host.seq_ns) * FS_PER_NS
 
     def _matmul_fs(self, num_params: int, num_rows: int) -> int:
         """Weights read once, or two operations per weight and row if that is slower."""

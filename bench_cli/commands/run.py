@@ -10,7 +10,7 @@ import typer
 from bench_cli import options
 from bench_cli.exit_code import ExitCode
 from bench_cli.interrupt import stopped_by_signals
-from bench_cli.options import Engine, Policy
+from bench_cli.options import Engine
 from bench_cli.run_report import ReportFlags, print_report
 from bench_cli.tables import TableStyle
 from bench_cli.workload import WorkloadFlags, describe_trace, open_workload, run_name
@@ -30,7 +30,7 @@ def run(
     gpu: options.Gpu = "H100-80GB",
     tensor_parallel_size: options.TensorParallelSize = 1,
     vllm_version: options.VllmVersion = None,
-    policy: options.PolicyName = Policy.V0,
+    policy: options.PolicyName = None,
     engine: options.EngineName = Engine.SIM,
     gpu_memory_utilization: options.GpuMemoryUtilization = None,
     kv_cache_gib: options.KvCacheGib = None,
@@ -38,12 +38,17 @@ def run(
     num_cpu_blocks_override: options.NumCpuBlocks = None,
     block_size: options.BlockSize = None,
     swap_space: options.SwapSpace = None,
+    kv_offloading_size: options.KvOffloadingSize = None,
     enable_prefix_caching: options.PrefixCaching = None,
     enable_chunked_prefill: options.ChunkedPrefill = None,
     max_model_len: options.MaxModelLen = None,
     max_num_seqs: options.MaxNumSeqs = None,
     max_num_batched_tokens: options.MaxNumBatchedTokens = None,
     watermark: options.Watermark = None,
+    long_prefill_token_threshold: options.LongPrefillTokenThreshold = None,
+    scheduler_reserve_full_isl: options.SchedulerReserveFullIsl = None,
+    async_scheduling: options.AsyncScheduling = None,
+    scheduling_policy: options.SchedulingPolicyName = None,
     preemption_mode: options.Preemption = None,
     trace_format: options.Format = None,
     limit: options.Limit = None,
@@ -81,7 +86,7 @@ def run(
     config = resolve_config(
         model=model,
         gpu=gpu,
-        policy=policy.value,
+        policy=policy.value if policy else None,
         engine=engine.value,
         vllm_version=vllm_version,
         tensor_parallel_size=tensor_parallel_size,
@@ -91,12 +96,17 @@ def run(
         num_cpu_blocks_override=num_cpu_blocks_override,
         block_size=block_size,
         swap_space=swap_space,
+        kv_offloading_size=kv_offloading_size,
         enable_prefix_caching=enable_prefix_caching,
         enable_chunked_prefill=enable_chunked_prefill,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         watermark=watermark,
+        long_prefill_token_threshold=long_prefill_token_threshold,
+        scheduler_reserve_full_isl=scheduler_reserve_full_isl,
+        async_scheduling=async_scheduling,
+        scheduling_policy=scheduling_policy.value if scheduling_policy else None,
         preemption_mode=preemption_mode.value if preemption_mode else None,
     )
     workload = open_workload(

@@ -65,7 +65,7 @@ def test_any_name_will_do(
     Path(name).write_bytes(GOOD)
 
     assert call("trace", "inspect", "--json", "--", name)[0] == 0
-    assert call("run", "--json", "-o", "out", "--", name)[0] == 0
+    assert call("run", "--policy", "v0", "--json", "-o", "out", "--", name)[0] == 0
 
 
 def test_a_pipe_is_read_once(call: Call) -> None:
@@ -90,7 +90,7 @@ def test_a_prompt_that_fits_nowhere_is_no_success(
     Path("long.jsonl").write_bytes(row(input_length=10_000_000, hash_ids=ids))
 
     assert call("trace", "inspect", "long.jsonl")[0] == 0
-    code, out, err = call("run", "long.jsonl")
+    code, out, err = call("run", "long.jsonl", "--policy", "v0")
 
     assert code == 4
     assert "the model takes 131,072 tokens at most" in out

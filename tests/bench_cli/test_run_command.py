@@ -346,7 +346,6 @@ def test_flags_not_given_stay_open(bench: Bench) -> None:
     assert given == {
         "model": "meta-llama/Llama-3.1-8B",
         "gpu": "H100-80GB",
-        "policy": "v0",
         "engine": "sim",
         "tensor_parallel_size": 1,
     }
@@ -368,6 +367,15 @@ ENGINE_FLAGS = {
     "--max-num-batched-tokens": ("max_num_batched_tokens", 5000),
     "--watermark": ("watermark", 0.02),
     "--preemption-mode": ("preemption_mode", "swap"),
+    "--kv-offloading-size": ("kv_offloading_size", 6.5),
+    "--long-prefill-token-threshold": ("long_prefill_token_threshold", 9),
+    "--scheduling-policy": ("scheduling_policy", "priority"),
+}
+SWITCHES = {
+    "--enable-prefix-caching": ("enable_prefix_caching", True),
+    "--no-enable-chunked-prefill": ("enable_chunked_prefill", False),
+    "--no-async-scheduling": ("async_scheduling", False),
+    "--no-scheduler-reserve-full-isl": ("scheduler_reserve_full_isl", False),
 }
 
 
@@ -376,15 +384,13 @@ def test_every_engine_flag_arrives(bench: Bench) -> None:
     args = [
         str(part) for flag, (_, value) in ENGINE_FLAGS.items() for part in (flag, value)
     ]
-    args += ["--enable-prefix-caching", "--no-enable-chunked-prefill"]
 
-    assert bench.call(*args, "--policy", "v0", "--engine", "sim") == 0
+    assert bench.call(*args, *SWITCHES, "--policy", "v0", "--engine", "sim") == 0
     assert bench.config == {
         "policy": "v0",
         "engine": "sim",
         **dict(ENGINE_FLAGS.values()),
-        "enable_prefix_caching": True,
-        "enable_chunked_prefill": False,
+        **dict(SWITCHES.values()),
     }
 
 
@@ -393,8 +399,7 @@ def test_no_flag_is_left_out_of_these_tests() -> None:
     rest = {"trace", "trace_format", "limit", "slice_", "request_rate", "burstiness"}
     rest |= {"seed", "max_concurrency", "speedup", "skip_bad_rows", "slo", "as_json"}
     rest |= {"output", "force", "check", "table", "policy", "engine"}
-    rest |= {"enable_prefix_caching", "enable_chunked_prefill"}
-    engine = {name for name, _ in ENGINE_FLAGS.values()}
+    engine = {name for name, _ in (ENGINE_FLAGS | SWITCHES).values()}
 
     assert set(inspect.signature(run).parameters) == engine | rest
 
@@ -484,7 +489,7 @@ def test_bad_rows_stop_a_run_unless_skipped(
         (["--slice", "90:"], "slice 90: selects none of the trace's 4 requests"),
         (["--slice", "30:40", "--limit", "2"], "slice 30:40 selects none"),
         (["-o", ""], "it is empty; name what to write"),
-        (["--vllm-version", " "], "it is empty; give one as 0.6.3"),
+        (["--vllm-version", " "], "it is empty; give one as 0.32.0"),
         (["--request-rate", "0"], "exceed 0"),
         (["--request-rate", "fast"], "4/s"),
         (["--request-rate", "4/parsec"], "no rate"),
@@ -513,7 +518,7 @@ def real_run(tmp_path: Path, name: str, *args: str) -> tuple[int, Path]:
     """Run the installed script on the bundled trace; return its code and folder."""
     folder = tmp_path / name
     script = Path(sys.executable).with_name("blockbench")
-    command = [script, "run", EXAMPLE, "-o", folder, "--json", *args]
+    command = [script, "run", EXAMPLE, "--policy", "v0", "-o", folder, "--json", *args]
     done = subprocess.run(command, capture_output=True, text=True)
     assert "Traceback" not in done.stderr
     return done.returncode, folder
@@ -564,11 +569,11 @@ def test_a_request_counts_once_in_every_figure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--policy", "v1"], "--policy v1 is not there yet"),
         (["--engine", "vllm"], "--engine vllm is not there yet"),
         (["--engine", "torch"], "--engine sim only"),
-        (["--vllm-version", "0.32.0"], "has no v0 engine"),
-        (["--kv-offloading-size", "4"], "--kv-offloading-size is not there yet"),
+        (["--policy", "v0", "--vllm-version", "0.32.0"], "has no v0 engine"),
+        (["--policy", "v1", "--vllm-version", "0.6.3"], "use --policy v0"),
+        (["--quantization", "fp8"], "--quantization is not there yet"),
         (["--dtype", "half"], "--dtype is not there yet"),
         (["--dtypes", "half"], "No such option: --dtypes"),
     ],
@@ -604,7 +609,8 @@ def test_latencies_of_a_growing_queue_are_marked(
     """Beside the percentiles stands that they depend on the trace's length."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "140")
-    args = ["--num-gpu-blocks-override", "500", "--max-model-len", "4096"]
+    args = ["--policy", "v0"]
+    args += ["--num-gpu-blocks-override", "500", "--max-model-len", "4096"]
     monkeypatch.setattr(sys, "argv", ["blockbench", "run", str(EXAMPLE), *args])
     with pytest.raises(SystemExit):
         main()

@@ -18,7 +18,7 @@ import results
 from bench_cli.main import main
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "chat_1000.jsonl"
-SMALL = ("--num-gpu-blocks-override", "1000", "--max-model-len", "4096")
+SMALL = ("--policy", "v0", "--num-gpu-blocks-override", "1000", "--max-model-len", "4096")
 Call = Callable[..., tuple[int, str, str]]
 
 
@@ -135,7 +135,16 @@ def test_output_takes_the_document(call: Call) -> None:
 def test_list_names_runs_newest_first(call: Call) -> None:
     """Each run has a line with how it ended; a damaged folder is named, not hidden."""
     for name in ("b", "a"):
-        call("run", str(EXAMPLE), "--limit", "5", "-o", f".blockbench/runs/{name}")
+        call(
+            "run",
+            str(EXAMPLE),
+            "--policy",
+            "v0",
+            "--limit",
+            "5",
+            "-o",
+            f".blockbench/runs/{name}",
+        )
     damaged = Path(".blockbench/runs/broken")
     damaged.mkdir()
     (damaged / "run.json").write_text("{")
@@ -192,7 +201,8 @@ def test_what_cannot_be_shown_is_refused_in_words(
 def start_run(folder: Path, *args: str) -> subprocess.Popen[bytes]:
     """Start a long run through the installed script, writing to ``folder``."""
     script = Path(sys.executable).parent / "blockbench"
-    command = [str(script), "run", str(EXAMPLE), "--num-gpu-blocks-override", "700"]
+    command = [str(script), "run", str(EXAMPLE), "--policy", "v0"]
+    command += ["--num-gpu-blocks-override", "700"]
     command += ["--max-model-len", "4096", "--speedup", "3", "--enable-prefix-caching"]
     command += ["--check", "-o", str(folder), *args]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -294,7 +304,7 @@ def test_a_terminal_obeys_no_note_of_a_trace(call: Call, tmp_path: Path) -> None
         "\x1b[31mx",
     )
 
-    code, out, _ = call("run", str(trace))
+    code, out, _ = call("run", str(trace), "--policy", "v0")
 
     assert code == 0
     assert "\x1b" not in out

@@ -10,7 +10,7 @@ from bench_cli.exit_code import ExitCode
 
 BLOCKBENCH = Path(sys.executable).with_name("blockbench")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "chat_1000.jsonl"
-RUN = f"run {EXAMPLE} --limit 3 -o out"
+RUN = f"run {EXAMPLE} --policy v0 --limit 3 -o out"
 
 pytestmark = pytest.mark.skipif(
     not Path("/dev/full").exists(), reason="there is no /dev/full here"

@@ -1,4 +1,4 @@
-"""Tests for :mod:`harness.config`."""
+"""Tests for :mod:`harness.config`, policy v0."""
 
 import re
 from typing import Any
@@ -12,7 +12,8 @@ from profiles.errors import ProfileError
 
 def resolve(**knobs: Any) -> EngineConfig:
     """Resolve for an 8B model on an H100 unless told otherwise."""
-    return resolve_config(**({"model": "Llama-3.1-8B", "gpu": "H100-80GB"} | knobs))
+    chosen = {"model": "Llama-3.1-8B", "gpu": "H100-80GB", "policy": "v0"}
+    return resolve_config(**(chosen | knobs))
 
 
 def test_defaults_are_those_of_the_version() -> None:
@@ -64,13 +65,19 @@ def test_given_knobs_are_kept() -> None:
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"policy": "v1"}, "--policy v1 is not there yet; .* --policy v0 only"),
-        ({"policy": "v7"}, "unknown policy v7"),
+        ({"policy": "v7"}, "unknown policy v7; v0 and v1 are there"),
         ({"engine": "vllm"}, "--engine vllm is not there yet; .* --engine sim only"),
         ({"vllm_version": "0.32.0"}, "vLLM 0.32.0 has no v0 engine"),
         ({"kv_cache_gib": 9.0, "num_gpu_blocks_override": 9}, "give one of them"),
         ({"swap_space": 9.0, "num_cpu_blocks_override": 9}, "give one of them"),
         ({"preemption_mode": "wait"}, "unknown preemption mode wait"),
+        ({"async_scheduling": False}, "--async-scheduling belongs to policy v1"),
+        ({"long_prefill_token_threshold": 9}, "--long-prefill-.* belongs to policy v1"),
+        ({"scheduler_reserve_full_isl": True}, "belongs to policy v1; .*all of it fits"),
+        ({"kv_offloading_size": 4.0}, "belongs to policy v1; .*into --swap-space"),
+        ({"scheduling_policy": "priority"}, "in order of arrival; .*--policy v1"),
+        ({"model": "Mistral-7B-v0.1"}, "sliding window of 4,096 .*use --policy v1"),
+        ({"model": "gemma-3-1b-pt"}, "mixes full and sliding-window layers"),
     ],
 )
 def test_what_is_not_there_is_refused_in_words(

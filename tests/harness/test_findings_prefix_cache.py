@@ -60,7 +60,7 @@ def prefixed(
 
 def run(trace: Workload, **knobs: Any) -> tuple[dict[str, Finding], Columns, Columns]:
     """Replay on an H100; findings by code, and the columns of requests and steps."""
-    defaults = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100-80GB"}
+    defaults = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100-80GB", "policy": "v0"}
     config = resolve_config(**({"max_model_len": 4096} | defaults | knobs))
     result = replay(trace, config)
     info = RunInfo(
@@ -137,7 +137,7 @@ def test_caching_as_advised_keeps_chunks_and_pool() -> None:
     """Of a model that vLLM chunks by itself, caching alone would take a quarter."""
     trace = prefixed(40, prefix=600, rest=200, output=50)
     large: dict[str, Any] = {"model": "Llama-3.1-70B", "gpu": "H200"}
-    large |= {"tensor_parallel_size": 2, "max_model_len": None}
+    large |= {"tensor_parallel_size": 2, "max_model_len": None, "policy": "v0"}
 
     advice = run(trace, **large)[0]["prefix_caching_would_help"].advice
     alone, advised = (

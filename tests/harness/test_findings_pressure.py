@@ -41,7 +41,9 @@ def findings(shapes: list[Shape], gap_ms: float, **knobs: Any) -> dict[str, Find
     """Replay the requests on an H100 and look for everything, by code."""
     limits = {"max_model_len": 4096} | knobs
     gpu = limits.pop("gpu", "H100-80GB")
-    config = resolve_config(model="meta-llama/Llama-3.1-8B", gpu=gpu, **limits)
+    config = resolve_config(
+        model="meta-llama/Llama-3.1-8B", gpu=gpu, policy="v0", **limits
+    )
     requests = workload(shapes, gap_ms)
     result = replay(requests, config)
     info = RunInfo(

@@ -63,7 +63,7 @@ def trace(*requests: Request) -> Workload:
 def config(**knobs: Any) -> EngineConfig:
     """A pool on an H100, blocks of 16 unless said otherwise."""
     defaults = {"model": "Llama-3.1-8B", "gpu": "H100-80GB", "max_model_len": 4096}
-    return resolve_config(**(defaults | knobs))
+    return resolve_config(**(defaults | {"policy": "v0"} | knobs))
 
 
 def info(workload: Workload, chosen: EngineConfig, result: RunResult) -> RunInfo:

@@ -25,7 +25,7 @@ CHAT = Path(__file__).resolve().parents[2] / "examples" / "chat_1000.jsonl"
 def config(**knobs: Any) -> EngineConfig:
     """Resolve for a small pool on an H100."""
     defaults = {"model": "Llama-3.1-8B", "gpu": "H100-80GB", "max_model_len": 4096}
-    return resolve_config(**(defaults | knobs))
+    return resolve_config(**(defaults | {"policy": "v0"} | knobs))
 
 
 def workload(*shapes: tuple[int, list[int]], gap_ns: int = 0) -> Workload:

@@ -13,6 +13,9 @@ PUBLISHED_PARAMS = {
     "meta-llama/Llama-3.1-70B": 70_553_706_496,
     "Qwen/Qwen3-8B": 8_190_735_360,
     "Qwen/Qwen3-32B": 32_762_123_264,
+    "mistralai/Mistral-7B-v0.1": 7_241_732_096,
+    "google/gemma-2-9b": 9_241_705_984,
+    "google/gemma-3-1b-pt": 999_885_952,
 }
 
 
@@ -69,3 +72,13 @@ def test_tensor_parallel_size_divides_the_heads(tensor_parallel_size: int) -> No
     """Heads that cannot be shared out evenly are refused with their number."""
     with pytest.raises(CapacityError, match="32 attention heads"):
         load_model("Llama-3.1-8B").kv_bytes_per_token(tensor_parallel_size)
+
+
+def test_windows_are_of_all_layers_or_mixed() -> None:
+    """Mistral's layers share one window; where layers differ, the model says that."""
+    mistral = load_model("Mistral-7B-v0.1")
+    mixed = {name for name in known_models() if load_model(name).mixes_windows}
+
+    assert (mistral.sliding_window, mistral.mixes_windows) == (4096, False)
+    assert mixed == {"google/gemma-2-9b", "google/gemma-3-1b-pt"}
+    assert {load_model(name).sliding_window for name in mixed} == {None}

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from profiles.gpu import known_gpus, load_gpu
+from profiles.host_overhead import HostOverhead
 from profiles.model import load_model
-from profiles.step_time import BatchShape, HostOverhead, RooflineStepTime
+from profiles.step_time import BatchShape, RooflineStepTime
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "published"
 ROWS = PUBLISHED / "steps_composed_from_ops.csv.gz"

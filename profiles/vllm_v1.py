@@ -1,0 +1,179 @@
+"""Facts about vLLM's v1 engine: which versions have it, their options and defaults."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from profiles.errors import CapacityError, ProfileError
+from profiles.gpu import GpuProfile
+from profiles.vllm_version import VllmVersion, parse_version
+
+DEFAULT_V1_VERSION = "0.32.0"
+"""The version whose decisions policy v1 replays."""
+
+FIRST_V1 = VllmVersion(0, 8)
+"""The first that runs v1 unless told otherwise."""
+
+LAST_KNOWN = VllmVersion(0, 33)
+"""Options and defaults of later versions are not known."""
+
+OPTION_SINCE = {
+    "async_scheduling": VllmVersion(0, 10),
+    "kv_offloading_size": VllmVersion(0, 11, 1),
+    "scheduler_reserve_full_isl": VllmVersion(0, 19),
+    "watermark": VllmVersion(0, 24),
+}
+"""Options that v1 has not always had.
+
+Source: tests/data/published/vllm_knobs.csv; async scheduling: release notes of 0.10.0.
+"""
+
+SWAP_SPACE_REMOVED = VllmVersion(0, 18)
+"""Before, v1 takes ``--swap-space`` and does nothing with it. Source: the same table."""
+
+PAGE_BYTES = 4096
+GIB = 2**30
+MAX_OFFLOAD_BLOCKS = 10_000_000
+"""As many as a run can keep books of."""
+
+V1Support = Literal["exact", "approximate", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class V1Defaults:
+    """What ``vllm serve`` uses for an option that nobody set.
+
+    Attributes:
+        gpu_memory_utilization: Share of the GPU for everything, not the KV cache alone.
+        watermark: Share of the GPU blocks that admission leaves free.
+        long_prefill_token_threshold: Most tokens of a prefill in a step; 0 for no limit.
+    """
+
+    enable_chunked_prefill: bool
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    gpu_memory_utilization: float
+    async_scheduling: bool
+    scheduler_reserve_full_isl: bool
+    enable_prefix_caching: bool = True
+    block_size: int = 16
+    watermark: float = 0.0
+    long_prefill_token_threshold: int = 0
+
+
+def v1_support(version: str) -> V1Support:
+    """How true policy v1 is to a version: exact, approximate, or not there at all.
+
+    Raises:
+        ProfileError: The text is no version.
+    """
+    release = parse_version(version)
+    if release < FIRST_V1:
+        return "none"
+    return "exact" if (release.major, release.minor) == (0, 32) else "approximate"
+
+
+def is_newer_than_known(version: str) -> bool:
+    """Whether a version came after the last one whose options are known."""
+    release = parse_version(version)
+    return (release.major, release.minor) > (LAST_KNOWN.major, LAST_KNOWN.minor)
+
+
+def offered_block_sizes(version: str) -> tuple[int, ...] | None:
+    """Choices of ``--block-size``; None where the attention backend decides.
+
+    Source: tests/data/published/vllm_knobs.csv.
+    """
+    release = parse_version(version)
+    if release >= VllmVersion(0, 18):
+        return None
+    sizes = (1, 8, 16, 32, 64, 128)
+    return sizes if release < VllmVersion(0, 11, 1) else (*sizes, 256)
+
+
+def v1_defaults(
+    version: str = DEFAULT_V1_VERSION,
+    *,
+    gpu: GpuProfile,
+    max_model_len: int,
+    enable_chunked_prefill: bool | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+) -> V1Defaults:
+    """Return the defaults of ``vllm serve``, given the options that others depend on.
+
+    An option that is given, not None, comes back as it is.
+
+    Raises:
+        ProfileError: The text is no version, or one that does not run v1 by itself.
+
+    Source: tests/data/published/vllm_knobs.csv; how the two limits of a batch depend on
+    each other: vLLM 0.32.0 ``arg_utils.py``.
+    """
+    release = parse_version(version)
+    if release < FIRST_V1:
+        raise ProfileError(
+            f"vLLM {version} does not run v1 by itself; {FIRST_V1} is the first that"
+            f" does; use policy v0, or a version such as {DEFAULT_V1_VERSION}"
+        )
+    is_chunking = True if enable_chunked_prefill is None else enable_chunked_prefill
+    default_tokens, default_seqs = _batch_limits(release, gpu)
+    num_tokens, num_seqs = max_num_batched_tokens, max_num_seqs
+    if num_tokens is None:
+        num_tokens = default_tokens if is_chunking else max(default_tokens, max_model_len)
+        most_seqs = default_seqs if num_seqs is None else num_seqs
+        num_tokens = min(num_tokens, most_seqs * max_model_len)
+    if num_seqs is None:
+        num_seqs = max(1, min(default_seqs, num_tokens))
+    return V1Defaults(
+        enable_chunked_prefill=is_chunking,
+        max_num_batched_tokens=num_tokens,
+        max_num_seqs=num_seqs,
+        gpu_memory_utilization=0.92 if release >= VllmVersion(0, 20) else 0.9,
+        async_scheduling=release >= VllmVersion(0, 14),
+        scheduler_reserve_full_isl=has_option("scheduler_reserve_full_isl", version),
+    )
+
+
+def has_option(name: str, version: str) -> bool:
+    """Whether a version takes an option of v1."""
+    return parse_version(version) >= OPTION_SINCE.get(name, FIRST_V1)
+
+
+def num_offload_blocks(kv_offloading_gib: float, block_bytes: int, num_ranks: int) -> int:
+    """Whole blocks of the CPU tier, each of them held in parts by all ranks.
+
+    Args:
+        kv_offloading_gib: Memory of the tier, all ranks together.
+        block_bytes: Bytes of one block on one GPU.
+        num_ranks: GPUs that share each layer.
+
+    Raises:
+        CapacityError: Not one block fits, or more than a run keeps books of.
+
+    Source: vLLM 0.32.0 ``v1/kv_offload/cpu/spec.py``: a block of all ranks is rounded up
+    to whole pages.
+    """
+    row_bytes = -(-block_bytes * num_ranks // PAGE_BYTES) * PAGE_BYTES
+    size = f"kv_offloading_size is {kv_offloading_gib:g}"
+    if not kv_offloading_gib * GIB >= row_bytes:  # so that NaN is refused too
+        raise CapacityError(
+            size,
+            f"one block of all ranks takes {row_bytes / GIB:.4f} GiB",
+            "give the tier more memory, or leave it out to have none",
+        )
+    if kv_offloading_gib * GIB >= (MAX_OFFLOAD_BLOCKS + 1) * row_bytes:
+        raise CapacityError(
+            f"{size}, more than {MAX_OFFLOAD_BLOCKS:,} blocks",
+            "a run keeps books of at most so many",
+            f"give {MAX_OFFLOAD_BLOCKS * row_bytes // GIB:,} GiB or less",
+        )
+    return int(kv_offloading_gib * GIB) // row_bytes
+
+
+def _batch_limits(release: VllmVersion, gpu: GpuProfile) -> tuple[int, int]:
+    """Most tokens and most sequences of a batch, by the size of the GPU."""
+    if gpu.memory_gib >= 160 and release >= VllmVersion(0, 31):
+        return 16384, 1024
+    if gpu.memory_gib >= 70 and "a100" not in gpu.name.lower():
+        return 8192, 1024
+    return 2048, 256
