@@ -17,6 +17,9 @@ NULL_BLOCK = 0
 
 NO_BLOCKS: BlockIds = np.zeros(0, dtype=np.int64)
 
+BURIED = 0
+"""Content that nobody will look for again."""
+
 _NO_CONTENT = -1
 _NEVER_CACHED = -1
 _GIVEN_UP = -2
@@ -54,13 +57,17 @@ class BlockPool:
         self.num_regretted_evictions = 0
         self._content_of = np.full(num_gpu_blocks, _NO_CONTENT, dtype=np.int64)
         self._holder_of = np.full(1024, _NEVER_CACHED, dtype=np.int32)
+        # The same memory again: single numbers are faster through a view.
+        self._ref_cnt_at = self.ref_cnt.data
+        self._content_at = self._content_of.data
+        self._holder_at = self._holder_of.data
         self._has_twin = np.zeros(num_gpu_blocks, dtype=np.bool_)
         self._twins: dict[int, deque[int]] = {}
 
     @property
     def num_free_blocks(self) -> int:
         """Blocks that can be handed out, cached ones included."""
-        return len(self.free_block_queue)
+        return self.free_block_queue.num_free
 
     @property
     def num_used_blocks(self) -> int:
@@ -74,35 +81,62 @@ class BlockPool:
         taken = self.free_block_queue.pop(count)
         self.ref_cnt[taken] = 1
         contents = self._content_of[taken]
-        if contents.max(initial=_NO_CONTENT) != _NO_CONTENT:
+        if count and contents[contents.argmax()] != _NO_CONTENT:
             self._evict(taken, contents)
         return taken
 
-    def touch(self, block_ids: BlockIds) -> None:
-        """Hold cached blocks once more; free ones leave the queue."""
-        idle = block_ids[self.ref_cnt[block_ids] == 0]
-        self.free_block_queue.remove(idle)
-        self.num_cached_free_blocks -= len(idle)
+    def get_new_block(self) -> int:
+        """Hand out the first block of the queue; what it had cached is given up."""
+        block_id = self.free_block_queue.pop_one()
+        self._ref_cnt_at[block_id] = 1
+        content: int = self._content_at[block_id]
+        if content != _NO_CONTENT:
+            self._content_at[block_id] = _NO_CONTENT
+            self.num_evictions += 1
+            self.num_cached_free_blocks -= 1
+            if self._twins:
+                self._evict_twin(block_id, content)
+            else:
+                self._holder_at[content] = _GIVEN_UP
+        return block_id
+
+    def idle(self, block_ids: BlockIds) -> BlockIds:
+        """Those of these blocks that nobody holds."""
+        idle: BlockIds = block_ids[self.ref_cnt[block_ids] == 0]
+        return idle
+
+    def touch(self, block_ids: BlockIds, idle: BlockIds) -> None:
+        """Hold cached blocks once more; those that are ``idle`` leave the queue."""
+        if len(idle):
+            self.free_block_queue.remove(idle)
+            self.num_cached_free_blocks -= len(idle)
         self.ref_cnt[block_ids] += 1
 
-    def free_blocks(self, block_ids: BlockIds) -> None:
+    def free_blocks(self, block_ids: BlockIds, num_unnamed: int = 0) -> None:
         """Hold blocks once less, in the order given.
 
         Of those that nobody holds any more, blocks without content go to the front of
         the queue as one piece, the others to its end.
-        """
-        self.ref_cnt[block_ids] -= 1
-        idle = block_ids[self.ref_cnt[block_ids] == 0]
-        is_cached = self._content_of[idle] != _NO_CONTENT
-        cached = idle[is_cached]
-        if len(cached) < len(idle):
-            self.free_block_queue.extend_front(idle[~is_cached])
-        self.free_block_queue.extend(cached)
-        self.num_cached_free_blocks += len(cached)
 
-    def num_idle(self, block_ids: BlockIds) -> int:
-        """How many of these blocks are free."""
-        return len(block_ids) - int(np.count_nonzero(self.ref_cnt[block_ids]))
+        Args:
+            block_ids: The blocks.
+            num_unnamed: How many of them, the first ones, have no content; such a block
+                has one holder.
+        """
+        if num_unnamed:
+            unnamed, block_ids = block_ids[:num_unnamed], block_ids[num_unnamed:]
+            self.ref_cnt[unnamed] = 0
+            if num_unnamed == 1:
+                self.free_block_queue.push_front(int(unnamed[0]))
+            else:
+                self.free_block_queue.extend_front(unnamed)
+        if len(block_ids):
+            ref_cnt = self.ref_cnt[block_ids] - 1
+            self.ref_cnt[block_ids] = ref_cnt
+            if ref_cnt[ref_cnt.argmax()]:
+                block_ids = block_ids[ref_cnt == 0]
+            self.free_block_queue.extend(block_ids)
+            self.num_cached_free_blocks += len(block_ids)
 
     # -- content -----------------------------------------------------------------------
 
@@ -112,9 +146,10 @@ class BlockPool:
         for part in parts:
             holders = self._holders(part)
             missing = holders < 0
-            first = int(missing.argmax())
+            first = missing.argmax()
             if missing[first]:
-                found.append(holders[:first])
+                if first:
+                    found.append(holders[:first])
                 break
             found.append(holders)
         return _joined(found)
@@ -136,59 +171,89 @@ class BlockPool:
         found[: end - num_needed] = NULL_BLOCK
         return found
 
-    def cache_blocks(self, contents: NDArray[np.int64], block_ids: BlockIds) -> None:
-        """Name blocks that are held by what they contain, one by one.
+    def cache_blocks(self, first_content: int, block_ids: BlockIds) -> None:
+        """Name blocks that are held by contents that follow one another.
 
         Args:
-            contents: Content numbers; the same one only in several calls.
-            block_ids: The blocks, as many.
+            first_content: What the first block contains.
+            block_ids: The blocks.
         """
-        self._content_of[block_ids] = contents
-        self._make_room(int(contents.max(initial=0)))
-        holders = self._holder_of[contents]
-        if holders.max(initial=_NEVER_CACHED) < 0:
-            self._holder_of[contents] = block_ids
-        else:
-            self._cache_twins(contents[holders >= 0], block_ids[holders >= 0])
-            is_first = holders < 0
-            self._holder_of[contents[is_first]] = block_ids[is_first]
-        self.num_regretted_evictions += int(np.count_nonzero(holders == _GIVEN_UP))
+        end = first_content + len(block_ids)
+        self._make_room(end)
+        self._content_of[block_ids] = np.arange(first_content, end)
+        holders = self._holder_of[first_content:end]
+        is_given_up = holders == _GIVEN_UP
+        if is_given_up[is_given_up.argmax()]:
+            self.num_regretted_evictions += int(np.count_nonzero(is_given_up))
+        if holders[holders.argmax()] < 0:
+            holders[:] = block_ids
+            return
+        for place in np.flatnonzero(holders >= 0).tolist():
+            self._add_twin(first_content + place, int(block_ids[place]))
+        holders[holders < 0] = block_ids[holders < 0]
+
+    def cache_block(self, content: int, block_id: int) -> None:
+        """Name one block that is held."""
+        self._make_room(content)
+        self._content_at[block_id] = content
+        holder = self._holder_at[content]
+        if holder >= 0:
+            self._add_twin(content, block_id)
+            return
+        if holder == _GIVEN_UP:
+            self.num_regretted_evictions += 1
+        self._holder_at[content] = block_id
+
+    def bury(self, part: ContentRange) -> None:
+        """Let contents be found no more; blocks that have them keep their places."""
+        begin, end = part.first, part.first + part.end - part.begin
+        self._make_room(end)
+        holders = self._holder_of[begin:end]
+        cached = holders[holders >= 0]
+        if self._twins and self._has_twin[cached].any():
+            for content in [c for c in self._twins if begin <= c < end]:
+                self._content_of[list(self._twins.pop(content))] = BURIED
+        self._content_of[cached] = BURIED
+        holders[:] = _NEVER_CACHED
 
     def _holders(self, part: ContentRange) -> BlockIds:
         """Who holds each content, a number below 0 where nobody does."""
-        last = part.first + part.end - part.begin
-        self._make_room(last)
-        return self._holder_of[part.first : last].astype(np.int64)
+        end = part.first + part.end - part.begin
+        self._make_room(end)
+        return self._holder_of[part.first : end].astype(np.int64)
 
     def _make_room(self, content: int) -> None:
         size = len(self._holder_of)
         if content >= size:
             more = np.full(max(content + 1, 2 * size) - size, _NEVER_CACHED, np.int32)
             self._holder_of = np.concatenate((self._holder_of, more))
+            self._holder_at = self._holder_of.data
 
-    def _cache_twins(self, contents: NDArray[np.int64], block_ids: BlockIds) -> None:
-        """Name blocks by contents that others hold already."""
-        self._has_twin[block_ids] = True
-        self._has_twin[self._holder_of[contents]] = True
-        for content, block_id in zip(contents.tolist(), block_ids.tolist(), strict=True):
-            self._twins.setdefault(content, deque()).append(block_id)
+    def _add_twin(self, content: int, block_id: int) -> None:
+        """Name a block by content that another one holds already."""
+        self._has_twin[block_id] = True
+        self._has_twin[self._holder_at[content]] = True
+        self._twins.setdefault(content, deque()).append(block_id)
 
     def _evict(self, block_ids: BlockIds, contents: NDArray[np.int64]) -> None:
         """Forget what blocks had cached; a twin takes the place of a holder."""
-        is_cached = contents != _NO_CONTENT
-        block_ids, contents = block_ids[is_cached], contents[is_cached]
+        if contents[contents.argmin()] == _NO_CONTENT:
+            is_cached = contents != _NO_CONTENT
+            block_ids, contents = block_ids[is_cached], contents[is_cached]
         self.num_evictions += len(block_ids)
         self.num_cached_free_blocks -= len(block_ids)
         self._content_of[block_ids] = _NO_CONTENT
-        has_twin = self._has_twin[block_ids]
-        self._holder_of[contents[~has_twin]] = _GIVEN_UP
-        for position in np.flatnonzero(has_twin).tolist():
-            self._evict_twin(int(block_ids[position]), int(contents[position]))
+        if self._twins:
+            has_twin = self._has_twin[block_ids]
+            for position in np.flatnonzero(has_twin).tolist():
+                self._evict_twin(int(block_ids[position]), int(contents[position]))
+            contents = contents[~has_twin]
+        self._holder_of[contents] = _GIVEN_UP
 
     def _evict_twin(self, block_id: int, content: int) -> None:
         self._has_twin[block_id] = False
         twins = self._twins.get(content)
-        if self._holder_of[content] != block_id:
+        if self._holder_of[content] != block_id and content != BURIED:
             assert twins is not None, "who is not the holder is among its twins"
             twins.remove(block_id)
         elif twins is not None:
@@ -214,7 +279,7 @@ class BlockPool:
         self._check_holders()
 
     def _check_holders(self) -> None:
-        cached = np.flatnonzero(self._content_of != _NO_CONTENT)
+        cached = np.flatnonzero(self._content_of > BURIED)
         contents = self._content_of[cached]
         is_holder = self._holder_of[contents] == cached
         num_held = np.count_nonzero(self._holder_of >= 0)

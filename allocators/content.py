@@ -36,14 +36,16 @@ class ContentPath:
 
     Attributes:
         ranges: In order and without a gap, from block 0 to the last full one.
-        output_node: Where its output is numbered.
+        output_node: Where its output is numbered, if others may have it too.
+        own: The blocks that no other path can have.
     """
 
-    __slots__ = ("output_node", "ranges")
+    __slots__ = ("output_node", "own", "ranges")
 
     def __init__(self) -> None:
         self.ranges: list[ContentRange] = []
-        self.output_node = -1
+        self.output_node: int | None = None
+        self.own: ContentRange | None = None
 
     def content(self, block: int) -> int:
         """The content of one block; late blocks are found first."""
@@ -88,13 +90,13 @@ class ContentIndex:
         block_size: Tokens in a block.
 
     Attributes:
-        num_contents: Numbers given out: 0 to ``num_contents - 1``.
+        num_contents: Numbers given out: 1 to ``num_contents - 1``.
         shared_writers: Paths under way whose output other paths may run through as well.
     """
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self.num_contents = 0
+        self.num_contents = 1
         self.shared_writers: set[ContentPath] = set()
         self._roots: dict[tuple[Hashable, ...], int] = {}
         self._nodes: dict[int, int] = {}
@@ -103,6 +105,7 @@ class ContentIndex:
         self._begin, self._end, self._first = array("q"), array("q"), array("q")
         self._more: dict[int, list[ContentRange]] = {}
         self._writers: dict[int, list[ContentPath]] = {}
+        self._spare: dict[int, list[int]] = {}  # first contents by size class
 
     def begin(
         self,
@@ -113,34 +116,67 @@ class ContentIndex:
         """The path of a sequence that will write ``output`` after ``prompt``.
 
         Args:
-            prompt: ``(segment, num_tokens)`` runs; segments are numbers from 0.
+            prompt: ``(segment, num_tokens)`` runs. A segment is a number from 0, or
+                below 0 for content that no other path can have, and so has what follows.
             output: The run that it writes.
             extra_keys: What else cached content must agree on: adapter and salt.
         """
         path = ContentPath()
         prefix = self._root(extra_keys)
         position = 0
-        for segment, num_tokens in prompt:
+        runs = [*prompt, output]
+        num_tokens = sum(length for _, length in runs)
+        for place, (segment, length) in enumerate(runs):
+            if segment < 0:
+                self._go_alone(path, position, num_tokens)
+                return path
+            is_output = place == len(runs) - 1
+            num_known = len(self._nodes)
             node = self._node(prefix, segment, position)
-            self._follow(path, node, position + num_tokens)
+            self._follow(path, node, position + length)
+            if is_output:
+                self._write(path, node, is_known=num_known == len(self._nodes))
             # How far the prefix reaches into the node is part of its name.
-            prefix = (node << _LENGTH_BITS) | num_tokens
-            position += num_tokens
-        num_known = len(self._nodes)
-        path.output_node = self._node(prefix, output[0], position)
-        self._follow(path, path.output_node, position + output[1])
-        if len(self._nodes) == num_known:
-            self.shared_writers.add(path)
-        self._writers.setdefault(path.output_node, []).append(path)
+            prefix = (node << _LENGTH_BITS) | length
+            position += length
         return path
 
     def end(self, path: ContentPath) -> None:
-        """Take note that the path's sequence writes no more."""
+        """Take note that the path's sequence is over; its own contents are no more."""
+        if path.own is not None:
+            self._spare.setdefault(_size_class(path.own), []).append(path.own.first)
+        if path.output_node is None:
+            return
         self.shared_writers.discard(path)
         writers = self._writers[path.output_node]
         writers.remove(path)
         if not writers:
             del self._writers[path.output_node]
+
+    def _write(self, path: ContentPath, node: int, *, is_known: bool) -> None:
+        """Note that a path's sequence is going to write what a node holds."""
+        path.output_node = node
+        if is_known:
+            self.shared_writers.add(path)
+        self._writers.setdefault(node, []).append(path)
+
+    def _go_alone(self, path: ContentPath, position: int, num_tokens: int) -> None:
+        """Number the rest of a path, which no other one can have.
+
+        Numbers whose sequence is over are used again; there are as many as fit the
+        next power of two.
+        """
+        begin, end = position // self.block_size, num_tokens // self.block_size
+        if begin == end:
+            return
+        wanted = ContentRange(begin, end, self.num_contents)
+        spare = self._spare.get(_size_class(wanted))
+        if spare:
+            wanted = wanted._replace(first=spare.pop())
+        else:
+            self.num_contents += 1 << _size_class(wanted)
+        path.own = wanted
+        path.append(*wanted)
 
     def _root(self, extra_keys: tuple[Hashable, ...]) -> int:
         """The empty prefix under these keys: a node without content."""
@@ -198,3 +234,8 @@ class ContentIndex:
         if node in self._more:
             return -1
         return self._first[node] + self._end[node] - self._begin[node] - 1
+
+
+def _size_class(part: ContentRange) -> int:
+    """The power of two from which a range's numbers are taken."""
+    return (part.end - part.begin - 1).bit_length()

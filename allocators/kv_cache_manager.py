@@ -16,49 +16,64 @@ from allocators.free_block_queue import BlockIds
 class RequestBlocks:
     """The blocks of one request.
 
-    Attributes:
+    Args:
         path: Its contents; ``None`` without prefix caching.
+        capacity: Blocks of its table when it is as long as it gets, where this is known.
+
+    Attributes:
         num_blocks: Blocks of its table, null blocks included.
         num_named: Leading blocks that are cached under their content.
         num_outside: Leading blocks that a sliding window has passed.
     """
 
-    __slots__ = ("_table", "num_blocks", "num_named", "num_outside", "path")
+    __slots__ = (
+        "_capacity", "_table", "_table_at", "num_blocks", "num_named", "num_outside",
+        "path",
+    )  # fmt: skip
 
-    def __init__(self, path: ContentPath | None) -> None:
+    def __init__(self, path: ContentPath | None, capacity: int = 0) -> None:
         self.path = path
+        self._capacity = capacity
         self.num_blocks = self.num_named = self.num_outside = 0
-        self._table = NO_BLOCKS
+        self._table, self._table_at = NO_BLOCKS, NO_BLOCKS.data
 
     @property
     def block_ids(self) -> BlockIds:
         """Its table; not to be kept, as it changes."""
         return self._table[: self.num_blocks]
 
+    def block_id(self, place: int) -> int:
+        """One block of its table."""
+        block_id: int = self._table_at[place]
+        return block_id
+
     def append(self, block_ids: BlockIds) -> None:
         """Put blocks at the end of the table."""
         end = self.num_blocks + len(block_ids)
-        self._make_room(end)
+        if end > len(self._table):
+            self._make_room(end)
         self._table[self.num_blocks : end] = block_ids
         self.num_blocks = end
 
     def append_one(self, block_id: int) -> None:
         """Put one block at the end of the table."""
-        if self.num_blocks == len(self._table):
-            self._make_room(self.num_blocks + 1)
-        self._table[self.num_blocks] = block_id
-        self.num_blocks += 1
+        place = self.num_blocks
+        if place == len(self._table):
+            self._make_room(place + 1)
+        self._table_at[place] = block_id
+        self.num_blocks = place + 1
 
     def clear(self) -> None:
         """Forget all blocks."""
         self.num_blocks = self.num_named = self.num_outside = 0
-        self._table = NO_BLOCKS
+        self._table, self._table_at = NO_BLOCKS, NO_BLOCKS.data
 
     def _make_room(self, num_blocks: int) -> None:
-        if num_blocks > len(self._table):
-            table = np.zeros(num_blocks + num_blocks // 4 + 8, dtype=np.int64)
-            table[: self.num_blocks] = self.block_ids
-            self._table = table
+        size = max(num_blocks, self._capacity, len(self._table) + len(self._table) // 4)
+        table = np.empty(size, dtype=np.int64)
+        table[: self.num_blocks] = self.block_ids
+        # The same memory again: single numbers are faster through a view.
+        self._table, self._table_at = table, table.data
 
 
 class KVCacheManager:
@@ -149,17 +164,23 @@ class KVCacheManager:
             Whether there was room.
         """
         pool = self.block_pool
-        self._drop_outside(blocks, num_settled_tokens)
+        if self.sliding_window is not None:
+            self._drop_outside(blocks, num_settled_tokens)
         num_held = blocks.num_blocks + len(hits)
         num_new = self.num_missing_blocks(num_held, num_tokens)
-        num_full = self.num_missing_blocks(num_held, 0, num_full_tokens)
-        touched = hits if self.sliding_window is None else hits[hits != NULL_BLOCK]
         num_room = pool.num_free_blocks - num_reserved_blocks
-        num_room -= pool.num_idle(touched) if len(touched) else 0
-        if max(num_full, num_new + num_promised_blocks) > num_room:
+        touched = idle = hits
+        if len(hits):
+            touched = hits if self.sliding_window is None else hits[hits != NULL_BLOCK]
+            idle = pool.idle(touched)
+            num_room -= len(idle)
+        if num_new + num_promised_blocks > num_room or (
+            num_full_tokens
+            and self.num_missing_blocks(num_held, 0, num_full_tokens) > num_room
+        ):
             return False
         if len(hits):
-            pool.touch(touched)
+            pool.touch(touched, idle)
             blocks.append(hits)
             blocks.num_named = len(hits)
             blocks.num_outside = len(hits) - len(touched)
@@ -172,16 +193,19 @@ class KVCacheManager:
         self, num_held: int, num_tokens: int, num_full_tokens: int = 0
     ) -> int:
         """Blocks that a request with so many would need for its tokens, and in full."""
-        num_full = self.num_blocks_of(num_full_tokens)
-        if self._max_window_blocks is not None:
-            num_full = min(num_full, self._max_window_blocks)
-        return max(0, self.num_blocks_of(num_tokens) - num_held, num_full - num_held)
+        num_blocks = self.num_blocks_of(num_tokens)
+        if num_full_tokens:
+            num_full = self.num_blocks_of(num_full_tokens)
+            if self._max_window_blocks is not None:
+                num_full = min(num_full, self._max_window_blocks)
+            num_blocks = max(num_blocks, num_full)
+        return max(0, num_blocks - num_held)
 
     def append_blocks(self, receivers: Sequence[RequestBlocks]) -> None:
         """Give each of these one block more, in this order; so many must be free."""
-        taken = self.block_pool.get_new_blocks(len(receivers))
-        for blocks, block_id in zip(receivers, taken.tolist(), strict=True):
-            blocks.append_one(block_id)
+        get_new_block = self.block_pool.get_new_block
+        for blocks in receivers:
+            blocks.append_one(get_new_block())
 
     def cache_blocks(self, blocks: RequestBlocks, num_tokens: int) -> None:
         """Name the full blocks of a request's first ``num_tokens``."""
@@ -190,42 +214,48 @@ class KVCacheManager:
             return
         begin = max(blocks.num_named, blocks.num_outside)
         for part in blocks.path.parts(begin, num_full):
-            contents = np.arange(part.first, part.first + part.end - part.begin)
-            block_ids = blocks.block_ids[part.begin : part.end]
-            self.block_pool.cache_blocks(contents, block_ids)
+            self.block_pool.cache_blocks(
+                part.first, blocks.block_ids[part.begin : part.end]
+            )
         blocks.num_named = num_full
 
     def cache_next_blocks(self, holders: Sequence[RequestBlocks]) -> None:
         """Name the next full block of each of these, in this order."""
-        if self.index is None or not holders:
-            return
-        if self.index.shared_writers:  # two of them may have the same content
-            for blocks in holders:
-                self.cache_blocks(blocks, (blocks.num_named + 1) * self.block_size)
-            return
-        contents, block_ids = [], []
+        cache_block = self.block_pool.cache_block
         for blocks in holders:
-            assert blocks.path is not None, "every request has one while caching"
-            contents.append(blocks.path.content(blocks.num_named))
-            block_ids.append(blocks.block_ids[blocks.num_named])
-            blocks.num_named += 1
-        self.block_pool.cache_blocks(np.array(contents), np.array(block_ids))
+            place = blocks.num_named
+            if blocks.path is not None:
+                cache_block(blocks.path.content(place), blocks.block_id(place))
+            blocks.num_named = place + 1
 
     def free(self, blocks: RequestBlocks) -> None:
         """Take all blocks of a request back, the last first."""
-        self.block_pool.free_blocks(blocks.block_ids[blocks.num_outside :][::-1])
+        self._free(blocks, blocks.num_outside, blocks.num_blocks)
         blocks.clear()
+
+    def finish(self, blocks: RequestBlocks) -> None:
+        """Take all blocks of a request back that is over."""
+        self.free(blocks)
+        if self.index is not None and blocks.path is not None:
+            if blocks.path.own is not None:
+                self.block_pool.bury(blocks.path.own)
+            self.index.end(blocks.path)
+
+    def _free(self, blocks: RequestBlocks, begin: int, end: int) -> None:
+        """Free a stretch of a table, its last block first."""
+        num_named = 0 if blocks.path is None else blocks.num_named
+        num_unnamed = end - min(max(begin, num_named), end)
+        block_ids = blocks.block_ids[begin:end][::-1].copy()
+        self.block_pool.free_blocks(block_ids, num_unnamed)
 
     def _drop_outside(self, blocks: RequestBlocks, num_settled_tokens: int) -> None:
         """Free what the window has passed, the last first; null blocks take its place."""
-        if self.sliding_window is None:
-            return
+        assert self.sliding_window is not None, "only a window passes blocks"
         num_passed = num_settled_tokens - self.sliding_window + 1
         num_outside = min(max(0, num_passed) // self.block_size, blocks.num_blocks)
         if num_outside > blocks.num_outside:
-            passed = blocks.block_ids[blocks.num_outside : num_outside]
-            self.block_pool.free_blocks(passed[::-1].copy())
-            passed[:] = NULL_BLOCK
+            self._free(blocks, blocks.num_outside, num_outside)
+            blocks.block_ids[blocks.num_outside : num_outside] = NULL_BLOCK
             blocks.num_outside = num_outside
 
     def check_invariants(self, tables: Iterable[RequestBlocks]) -> None:

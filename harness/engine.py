@@ -106,7 +106,7 @@ class Engine:
             return self._wait_for_work()
         if not has_started or len(self._in_flight) > 1:
             self._take_in()
-        else:
+        elif self._executor.has_transfers:
             self._scheduler.transfers_done(self._executor.ended_transfers())
         if self._in_flight:
             self._run_on()
@@ -159,7 +159,8 @@ class Engine:
         execution = self._executor.wait()
         done = self._scheduler.commit(batch)
         self._observer.committed(batch, execution, done)
-        self._scheduler.transfers_done(execution.transfers_done)
+        if execution.transfers_done:
+            self._scheduler.transfers_done(execution.transfers_done)
         for finished in done:
             self._source.on_finished(finished.request, execution.end_ns)
 

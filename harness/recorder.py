@@ -1,6 +1,7 @@
 """From what happens in the loop to the records of a run."""
 
-from collections import Counter, deque
+from array import array
+from collections import deque
 from dataclasses import dataclass
 
 from harness.executors.executor import Execution
@@ -17,6 +18,7 @@ from harness.schedulers.batch import (
     Scheduler,
 )
 from results.record import RequestRecord, RequestStatus, StepRecord
+from results.rows import Rows
 
 
 @dataclass(slots=True)
@@ -46,7 +48,6 @@ class Recorder:
     """Observes an engine and keeps one record a request and one a stretch of steps.
 
     Attributes:
-        requests: Records in arrival order, by request id.
         steps: Records in time order.
         num_done: Requests that have left, however they left.
 
@@ -55,6 +56,7 @@ class Recorder:
         block_size: Tokens in a block.
         shared_tokens: Leading prompt tokens that an earlier request began with as well,
             by request id; None where the trace does not say.
+        is_journaled: Somebody takes the changes, now and then.
     """
 
     def __init__(
@@ -63,9 +65,9 @@ class Recorder:
         *,
         block_size: int,
         shared_tokens: IntArray | None = None,
+        is_journaled: bool = True,
     ) -> None:
-        self.requests: dict[int, RequestRecord] = {}
-        self.steps: list[StepRecord] = []
+        self.steps: Rows[StepRecord] = Rows(StepRecord)
         self.num_done = 0
         self._scheduler = scheduler
         self._block_size = block_size
@@ -75,16 +77,27 @@ class Recorder:
         self._last_step: dict[_Sample, int] = {}
         self._calls: deque[_Call] = deque()
         self._num_calls = 0
+        self._ends_ns = array("q")  # of steps
         self._num_evictions = self._num_regretted = 0
-        self._changed: set[int] = set()
+        self._under_way: dict[int, RequestRecord] = {}
+        self._left: Rows[RequestRecord] = Rows(RequestRecord)
+        self._is_journaled = is_journaled
+        self._changed: dict[int, RequestRecord] = {}
         self._num_taken_steps = 0
+
+    @property
+    def requests(self) -> Rows[RequestRecord]:
+        """One record for each request that has arrived, by request id."""
+        everyone = Rows(RequestRecord, self._under_way.values())
+        everyone.extend(self._left)
+        return everyone.sorted_by("request_id")
 
     # -- the engine's calls ----------------------------------------------------------
 
     def arrived(self, request: Request) -> None:
         """Begin a request's record."""
         request_id, shared = request.request_id, self._shared_tokens
-        self.requests[request_id] = RequestRecord(
+        record = RequestRecord(
             request_id=request_id,
             arrival_ns=request.arrival_ns,
             num_prompt_tokens=request.num_prompt_tokens,
@@ -93,7 +106,8 @@ class Recorder:
             num_demand_blocks=request.num_demand_blocks(self._block_size),
             num_shared_tokens=None if shared is None else int(shared[request_id]),
         )
-        self._changed.add(request_id)
+        self._under_way[request_id] = record
+        self._note_change(record)
 
     def scheduled(self, batch: Batch, now_ns: int) -> None:
         """Note admissions, preemptions and dismissals; keep the state for the step."""
@@ -128,7 +142,7 @@ class Recorder:
         gaps = self._take_tokens(batch, execution)
         self.steps.append(self._step_record(batch, execution, call, gaps))
         for finished in done:
-            record = self.requests[finished.request.request_id]
+            record = self._under_way[finished.request.request_id]
             record.num_output_tokens = sum(finished.sample_lengths)
             record.max_sample_tokens = max(finished.sample_lengths)
             self._leave(finished.request, execution.end_ns, RequestStatus.FINISHED, "")
@@ -136,10 +150,9 @@ class Recorder:
     def break_off(self, reason: str) -> None:
         """Note of every request still unfinished why the run ended without it."""
         self._note_lengths()
-        for record in self.requests.values():
-            if record.finished_ns is None:
-                record.status, record.reason = RequestStatus.FAILED, reason
-                self._changed.add(record.request_id)
+        for record in self._under_way.values():
+            record.status, record.reason = RequestStatus.FAILED, reason
+            self._note_change(record)
 
     def never_arrived(self, request: Request, reason: str) -> None:
         """Note a request to which the run did not come.
@@ -148,8 +161,8 @@ class Recorder:
         for another one's.
         """
         self.arrived(request)
-        record = self.requests[request.request_id]
-        end_ns = self.steps[-1].end_ns if self.steps else 0
+        record = self._under_way[request.request_id]
+        end_ns = self._ends_ns[-1] if self._ends_ns else 0
         record.arrival_ns = max(record.arrival_ns, end_ns)
         record.reason = reason
 
@@ -163,11 +176,15 @@ class Recorder:
     def take_changes(self) -> tuple[list[RequestRecord], list[StepRecord]]:
         """Records that are new or other than when last taken; steps only come once."""
         self._note_lengths()
-        requests = [self.requests[i] for i in sorted(self._changed)]
+        requests = [self._changed[request_id] for request_id in sorted(self._changed)]
         steps = self.steps[self._num_taken_steps :]
         self._changed.clear()
         self._num_taken_steps = len(self.steps)
         return requests, steps
+
+    def _note_change(self, record: RequestRecord) -> None:
+        if self._is_journaled:
+            self._changed[record.request_id] = record
 
     # -- requests --------------------------------------------------------------------
 
@@ -178,16 +195,16 @@ class Recorder:
         """
         for request_id in {request_id for request_id, _ in self._last_step}:
             lengths = self._scheduler.sample_lengths(request_id)
-            record = self.requests[request_id]
+            record = self._under_way[request_id]
             if sum(lengths) != record.num_output_tokens:
                 record.num_output_tokens = sum(lengths)
                 record.max_sample_tokens = max(lengths)
-                self._changed.add(request_id)
+                self._note_change(record)
 
     def _prefill(self, entry: Scheduled, now_ns: int) -> int:
         """Note an admission or a chunk; how many of its tokens are computed again."""
-        record = self.requests[entry.request.request_id]
-        self._changed.add(record.request_id)
+        record = self._under_way[entry.request.request_id]
+        self._note_change(record)
         if record.first_scheduled_ns is None:
             record.first_scheduled_ns = now_ns
         sample = record.request_id, entry.sample
@@ -195,6 +212,7 @@ class Recorder:
         if num_lost_tokens is None:
             if entry.sample == 0:
                 record.num_cached_tokens += entry.num_cached_tokens
+                record.num_offload_cached_tokens += entry.num_loaded_tokens
             return 0
         num_regained = min(entry.num_tokens, num_lost_tokens)
         num_recomputed = num_regained - min(entry.num_cached_tokens, num_regained)
@@ -205,16 +223,16 @@ class Recorder:
 
     def _preempt(self, preempted: Preempted) -> None:
         request_id = preempted.request.request_id
-        record = self.requests[request_id]
+        record = self._under_way[request_id]
         record.num_preemptions += 1
-        self._changed.add(request_id)
+        self._note_change(record)
         if preempted.num_lost_tokens:
             sample = request_id, preempted.sample
             self._num_lost_tokens[sample] = preempted.num_lost_tokens
 
     def _dismiss(self, dismissed: Dismissed, now_ns: int) -> None:
         """Rejected if it never ran, aborted if it did."""
-        record = self.requests[dismissed.request.request_id]
+        record = self._under_way[dismissed.request.request_id]
         record.num_output_tokens = dismissed.num_output_tokens
         record.max_sample_tokens = dismissed.num_tokens - record.num_prompt_tokens
         has_run = record.first_scheduled_ns is not None
@@ -224,43 +242,47 @@ class Recorder:
     def _leave(
         self, request: Request, now_ns: int, status: RequestStatus, reason: str
     ) -> None:
-        record = self.requests[request.request_id]
+        record = self._under_way.pop(request.request_id)
         record.finished_ns = now_ns
         record.status = status
         record.reason = reason
-        self._changed.add(request.request_id)
+        self._left.append(record)
+        self._note_change(record)
         for sample in range(request.n):
             self._last_step.pop((request.request_id, sample), None)
         self.num_done += 1
 
     # -- steps -----------------------------------------------------------------------
 
-    def _take_tokens(self, batch: Batch, execution: Execution) -> Counter[int]:
+    def _take_tokens(self, batch: Batch, execution: Execution) -> dict[int, int]:
         """Note when tokens came; the gaps that ended with the first step."""
-        gaps: Counter[int] = Counter()
-        steps, first_end_ns = self.steps, execution.first_step_end_ns
+        gaps: dict[int, int] = {}
+        first_end_ns = execution.first_step_end_ns
+        ends_ns = self._ends_ns
         if batch.num_steady_seqs:
-            gaps[first_end_ns - steps[-1].end_ns] = batch.num_steady_seqs
+            gaps[first_end_ns - ends_ns[-1]] = batch.num_steady_seqs
         for entry in batch.scheduled:
             if not entry.samples:
                 continue
             sample = entry.request.request_id, entry.sample
             last_step = self._last_step.get(sample)
-            self._last_step[sample] = len(steps)
+            self._last_step[sample] = len(ends_ns)
             if last_step is not None:
-                gaps[first_end_ns - steps[last_step].end_ns] += entry.num_seqs
+                gap_ns = first_end_ns - ends_ns[last_step]
+                gaps[gap_ns] = gaps.get(gap_ns, 0) + entry.num_seqs
             else:
                 self._first_token(entry.request.request_id, first_end_ns)
+        ends_ns.append(execution.end_ns)
         return gaps
 
     def _first_token(self, request_id: int, now_ns: int) -> None:
-        record = self.requests[request_id]
+        record = self._under_way[request_id]
         if record.first_token_ns is None:
             record.first_token_ns = now_ns
-            self._changed.add(request_id)
+            self._note_change(record)
 
     def _step_record(
-        self, batch: Batch, execution: Execution, call: _Call, gaps: Counter[int]
+        self, batch: Batch, execution: Execution, call: _Call, gaps: dict[int, int]
     ) -> StepRecord:
         shape, state, refused = batch.shape, call.state, batch.refused
         return StepRecord(
@@ -292,6 +314,9 @@ class Recorder:
             num_preempted_swap=len(batch.preempted_swap),
             num_swap_in_blocks=len(batch.swap_in),
             num_swap_out_blocks=len(batch.swap_out),
+            num_offload_load_blocks=_num_copied(batch, is_store=False),
+            num_offload_store_blocks=_num_copied(batch, is_store=True),
+            num_forced_stores=len(batch.flushed),
             num_copy_on_write=len(batch.copy_on_write),
             num_evictions=call.num_evictions,
             num_regretted_evictions=call.num_regretted,
@@ -305,3 +330,10 @@ class Recorder:
         self._num_evictions = self._scheduler.num_evictions
         self._num_regretted = self._scheduler.num_regretted_evictions
         return self._num_evictions - before[0], self._num_regretted - before[1]
+
+
+def _num_copied(batch: Batch, *, is_store: bool) -> int:
+    """Blocks of the copies in one direction that a batch starts."""
+    if not batch.transfers:
+        return 0
+    return sum(t.num_blocks for t in batch.transfers if t.is_store == is_store)

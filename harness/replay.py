@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.analysis.chains import with_long_runs
+from harness.analysis.chains import with_long_runs, without_names
 from harness.analysis.sharing import shared_tokens
 from harness.arrivals import ArrivalSource, FrontDoor, MaxConcurrency, OpenLoop
 from harness.config import EngineConfig
@@ -22,6 +22,7 @@ from profiles.model import load_model
 from profiles.step_time import RooflineStepTime
 from results.journal import Journal
 from results.record import RequestRecord, StepRecord
+from results.rows import Rows
 from results.run_info import Ending, Outcome
 
 OnProgress = Callable[[int, int], None]
@@ -41,8 +42,8 @@ class RunResult:
         wall_s: Seconds it took.
     """
 
-    requests: list[RequestRecord]
-    steps: list[StepRecord]
+    requests: Rows[RequestRecord]
+    steps: Rows[StepRecord]
     outcome: Outcome
     wall_s: float
 
@@ -76,7 +77,10 @@ def replay(
         scheduler,
         block_size=config.block_size,
         shared_tokens=shared_tokens(workload, with_outputs=False),
+        is_journaled=journal is not None,
     )
+    if config.policy == "v1" and not config.num_cpu_blocks:
+        workload = without_names(workload)  # the tier may have what is over on the GPU
     source: ArrivalSource = OpenLoop(workload)
     if max_concurrency is not None:
         source = MaxConcurrency(OpenLoop(workload), max_concurrency)
@@ -103,7 +107,7 @@ def replay(
         after_turn.keep()
     outcome = _close(workload, scheduler, recorder, outcome)
     return RunResult(
-        requests=[recorder.requests[i] for i in sorted(recorder.requests)],
+        requests=recorder.requests,
         steps=recorder.steps,
         outcome=outcome,
         wall_s=time.perf_counter() - started,
@@ -163,8 +167,9 @@ def _close(
 def _record_the_rest(workload: Workload, recorder: Recorder, reason: str) -> None:
     """Records of what a run that broke off left behind, in the engine or before it."""
     recorder.break_off(reason)
+    arrived = set(recorder.requests.column("request_id").tolist())
     for request_id in range(len(workload)):
-        if request_id not in recorder.requests:
+        if request_id not in arrived:
             recorder.never_arrived(
                 workload.request(request_id), f"{reason} before it arrived"
             )

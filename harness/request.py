@@ -7,8 +7,12 @@ Run = tuple[int, int]
 
 Token ``i`` of segment ``s`` is the same token wherever it appears, and differs from every
 other token; a run always starts at token 0 of its segment. So two prompts share exactly
-the leading tokens on which their runs agree.
+the leading tokens on which their runs agree. Segments are numbers from 0, or
+``NOBODY_ELSES``.
 """
+
+NOBODY_ELSES = -1
+"""Segment of a run whose tokens no other run of the workload has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """How long one engine step takes: batch shape in, exact integer femtoseconds out."""
 
-from dataclasses import dataclass, fields
-from typing import Protocol
+from functools import cache
+from typing import NamedTuple, Protocol
 
 from profiles.gpu import GpuProfile, KnownError
 from profiles.host_overhead import V0_HOST, HostOverhead
@@ -11,8 +11,7 @@ FS_PER_NS = 10**6
 FS_PER_S = 10**15
 
 
-@dataclass(frozen=True, slots=True)
-class BatchShape:
+class BatchShape(NamedTuple):
     """What one step computes and moves, as far as its duration depends on it.
 
     Attributes:
@@ -77,8 +76,7 @@ def steps_until(step_fs: int, growth_fs: int, elapsed_fs: int, max_steps: int) -
     return low
 
 
-@dataclass(frozen=True, slots=True)
-class StepParts:
+class StepParts(NamedTuple):
     """Where the femtoseconds of one step go; the parts follow one another."""
 
     gemm_fs: int
@@ -92,7 +90,7 @@ class StepParts:
     @property
     def total_fs(self) -> int:
         """Femtoseconds of the whole step."""
-        return sum(int(getattr(self, part.name)) for part in fields(self))
+        return sum(self)
 
 
 class RooflineStepTime:
@@ -129,10 +127,13 @@ class RooflineStepTime:
         self.block_size = block_size
         self.host = host
         self._memory_bytes_per_s = gpu.memory_bandwidth_gb_per_s * 1e9
+        self._weight_bytes_per_s = self._memory_bytes_per_s * gpu.memory_efficiency
         self._flop_per_s = gpu.bf16_tflop_per_s * 1e12
         self._context_token_fs = self._fs_per_context_token()
         self._attention_pair_fs = self._fs_per_attention_pair()
         self._swap_block_fs = self._fs_per_swap_block()
+        self._fs_of_tokens = cache(self._parts_of_tokens)
+        self._fs_of_seqs = cache(self._parts_of_seqs)
 
     @property
     def known_error(self) -> KnownError | None:
@@ -172,18 +173,31 @@ class RooflineStepTime:
         num_seqs = shape.num_prefill_seqs + shape.num_decode_seqs
         if num_tokens == 0:
             return StepParts(0, 0, 0, 0, 0, self._copy_fs(shape), 0)
-        layers = self.model.num_layers
+        gemm_fs, elementwise_fs, all_reduce_fs = self._fs_of_tokens(num_tokens)
+        lm_head_fs, host_fs = self._fs_of_seqs(num_seqs)
         return StepParts(
-            gemm_fs=self._matmul_fs(
-                layers * self.model.num_linear_params_per_layer, num_tokens
-            ),
-            lm_head_fs=self._matmul_fs(self.model.num_lm_head_params, num_seqs),
+            gemm_fs=gemm_fs,
+            lm_head_fs=lm_head_fs,
             attention_fs=self._attention_fs(shape),
-            elementwise_fs=self._elementwise_fs(num_tokens),
-            all_reduce_fs=self._all_reduce_fs(num_tokens),
+            elementwise_fs=elementwise_fs,
+            all_reduce_fs=all_reduce_fs,
             copy_fs=self._copy_fs(shape),
-            host_fs=self._host_fs(num_seqs),
+            host_fs=host_fs,
         )
+
+    def _parts_of_tokens(self, num_tokens: int) -> tuple[int, int, int]:
+        """Parts that depend on nothing but the number of tokens."""
+        params = self.model.num_layers * self.model.num_linear_params_per_layer
+        return (
+            self._matmul_fs(params, num_tokens),
+            self._elementwise_fs(num_tokens),
+            self._all_reduce_fs(num_tokens),
+        )
+
+    def _parts_of_seqs(self, num_seqs: int) -> tuple[int, int]:
+        """Parts that depend on nothing but the number of sequences."""
+        lm_head_fs = self._matmul_fs(self.model.num_lm_head_params, num_seqs)
+        return lm_head_fs, self._host_fs(num_seqs)
 
     def _host_fs(self, num_seqs: int) -> int:
         ranks_ns = (self.tensor_parallel_size - 1) * self.host.rank_ns
@@ -197,10 +211,6 @@ class RooflineStepTime:
             2 * params * num_rows / (self._flop_per_s * self.gpu.compute_efficiency)
         )
         return round(max(read_s, compute_s) * FS_PER_S)
-
-    @property
-    def _weight_bytes_per_s(self) -> float:
-        return self._memory_bytes_per_s * self.gpu.memory_efficiency
 
     def _attention_fs(self, shape: BatchShape) -> int:
         """Prefills by arithmetic, decodes by the KV cache they read.
@@ -257,6 +267,8 @@ class RooflineStepTime:
 
     def _copy_fs(self, shape: BatchShape) -> int:
         """Swaps over PCIe, then copy-on-write in the GPU's own memory."""
+        if not shape.num_copy_blocks:
+            return self.swap_fs(shape)
         moved_bytes = 2 * shape.num_copy_blocks * self._block_bytes
         on_gpu_fs = round(moved_bytes / self._weight_bytes_per_s * FS_PER_S)
         return self.swap_fs(shape) + on_gpu_fs

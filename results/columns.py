@@ -1,12 +1,12 @@
 """Records by column, the same whether they come from memory or from a stored run."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
-from operator import attrgetter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from results.rows import Rows
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -31,7 +31,7 @@ class Columns:
     @classmethod
     def of(cls, record_type: type[Any], records: Sequence[object]) -> "Columns":
         """The columns of records, one an attribute."""
-        return cls(record_lists(record_type, records), len(records))
+        return cls(_ByName(rows_of(record_type, records)), len(records))
 
     def __len__(self) -> int:
         return self._num_rows
@@ -42,7 +42,10 @@ class Columns:
         Whole numbers stay exact up to 2**53, which is 104 days of nanoseconds.
         """
         if name not in self._floats:
-            self._floats[name] = np.asarray(self._table[name], dtype=np.float64)
+            values = self._table[name]
+            if isinstance(values, np.ma.MaskedArray):
+                values = np.ma.filled(values.astype(np.float64), np.nan)
+            self._floats[name] = np.asarray(values, dtype=np.float64)
         return self._floats[name]
 
     def is_equal(self, name: str, value: str) -> BoolArray:
@@ -71,8 +74,16 @@ def computing_ns(steps: Columns) -> FloatArray:
     return durations_ns(steps) - steps["swap_ns"]
 
 
-def record_lists(record_type: type[Any], records: Iterable[object]) -> dict[str, Any]:
-    """The attributes of records as lists, by name, in the order of the class."""
-    rows = list(records)
-    names = [field.name for field in fields(record_type)]
-    return {name: list(map(attrgetter(name), rows)) for name in names}
+def rows_of(record_type: type[Any], records: Sequence[Any]) -> Rows[Any]:
+    """Records by column, as they are where they are held so already."""
+    return records if isinstance(records, Rows) else Rows(record_type, records)
+
+
+class _ByName:
+    """Gives the columns of rows by their names."""
+
+    def __init__(self, rows: Rows[Any]) -> None:
+        self._rows = rows
+
+    def __getitem__(self, name: str) -> Any:
+        return self._rows.column(name)

@@ -37,7 +37,8 @@ class RequestRecord:
             ended before.
         num_cached_tokens: Prompt tokens whose computation was skipped at the first
             admission. 0 without prefix caching.
-        num_recompute_cached_tokens: The same for admissions after a preemption.
+        num_offload_cached_tokens: Of these, tokens that came from the offload tier.
+        num_recompute_cached_tokens: Tokens skipped at admissions after a preemption.
         num_recomputed_tokens: Tokens that had been computed before a preemption and were
             computed again; those found in the cache excluded.
         num_preemptions: Times it was preempted, by recompute or swap.
@@ -61,6 +62,7 @@ class RequestRecord:
     first_token_ns: int | None = None
     finished_ns: int | None = None
     num_cached_tokens: int = 0
+    num_offload_cached_tokens: int = 0
     num_recompute_cached_tokens: int = 0
     num_recomputed_tokens: int = 0
     num_preemptions: int = 0
@@ -84,7 +86,8 @@ class StepRecord:
         num_steps: Steps in the stretch, at least 1.
         first_step_ns: Duration of the first step.
         last_step_ns: Duration of the last step.
-        swap_ns: Part of the first step in which it waited for swaps, 0 for the others.
+        swap_ns: Part of the first step in which it waited for swaps, or for copies to
+            the offload tier, 0 for the others.
         num_prefill_tokens: Tokens that prefills computed (a stretch with any has one
             step).
         num_recomputed_tokens: Of these, tokens that had been computed before a
@@ -104,7 +107,8 @@ class StepRecord:
         num_cached_blocks: Free GPU blocks whose content could still be reused, after the
             first scheduling.
         num_cached_blocks_end: The same at the end of the stretch, before frees.
-        num_used_cpu_blocks: CPU blocks held by swapped sequences after scheduling.
+        num_used_cpu_blocks: CPU blocks held by swapped sequences, or with offloaded
+            content, after scheduling.
         num_head_blocks: Blocks that the first candidate for admission or swap-in needed
             when it was refused for want of blocks; 0 if none was.
         num_room_blocks: Blocks that an admission could have taken then: free ones less
@@ -113,6 +117,9 @@ class StepRecord:
         num_preempted_swap: Requests preempted by swapping.
         num_swap_in_blocks: Blocks copied from CPU to GPU.
         num_swap_out_blocks: Blocks copied from GPU to CPU.
+        num_offload_load_blocks: Blocks whose copy from the offload tier began.
+        num_offload_store_blocks: Blocks whose copy to the offload tier began.
+        num_forced_stores: Copies to the tier for whose end the step waited.
         num_copy_on_write: Blocks copied because a shared block was written.
         num_evictions: Cached blocks whose content was given up in the whole stretch.
         num_regretted_evictions: Blocks allocated in the stretch for content that had been
@@ -151,6 +158,9 @@ class StepRecord:
     num_preempted_swap: int
     num_swap_in_blocks: int
     num_swap_out_blocks: int
+    num_offload_load_blocks: int
+    num_offload_store_blocks: int
+    num_forced_stores: int
     num_copy_on_write: int
     num_evictions: int
     num_regretted_evictions: int

@@ -7,7 +7,9 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from results.columns import record_lists
+import numpy as np
+
+from results.columns import rows_of
 from results.errors import RunFolderError
 
 if TYPE_CHECKING:
@@ -41,10 +43,17 @@ def _arrow_table(record_type: type[Any], columns: Mapping[str, Any]) -> "pa.Tabl
     import pyarrow as pa
 
     schema = record_schema(record_type)
-    arrays = [
-        pa.array(columns[name], type=schema.field(name).type) for name in schema.names
-    ]
+    arrays = [_arrow_array(columns[name], schema.field(name)) for name in schema.names]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _arrow_array(values: Any, field: "pa.Field") -> "pa.Array":
+    import pyarrow as pa
+
+    if isinstance(values, np.ma.MaskedArray):
+        mask = np.ma.getmaskarray(values)
+        return pa.array(values.data, mask=mask, type=field.type)
+    return pa.array(values, type=field.type)
 
 
 def write_records(path: Path, record_type: type[Any], records: Sequence[Any]) -> None:
@@ -57,7 +66,9 @@ def write_records(path: Path, record_type: type[Any], records: Sequence[Any]) ->
     """
     import pyarrow.parquet as pq
 
-    table = _arrow_table(record_type, record_lists(record_type, records))
+    rows = rows_of(record_type, records)
+    names = [field.name for field in fields(record_type)]
+    table = _arrow_table(record_type, {name: rows.column(name) for name in names})
     # Arrow encodes a path as UTF-8, which fails where Python's locale does not.
     with path.open("wb") as file:
         pq.write_table(table, file, write_page_checksum=True)

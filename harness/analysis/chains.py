@@ -1,14 +1,16 @@
-"""Prompts in fewer runs: segments that always follow one another become one.
+"""The same requests said more briefly, so that a replay has less to look at.
 
 Traces name prompts by blocks of 512 tokens or so, and a block mostly comes after the
-same block wherever it appears. What is done for each run of a prompt is then done for a
-handful instead of dozens.
+same block wherever it appears: such segments become one. What is done for each run of a
+prompt is then done for a handful instead of dozens. And content that appears once in a
+workload needs no name by which it could be found again.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from harness.request import NOBODY_ELSES
 from harness.run_columns import IntArray, RunColumns
 from harness.workload import Workload
 
@@ -24,6 +26,26 @@ def with_long_runs(workload: Workload) -> Workload:
         return workload
     chains = _Chains.of(prompts, workload.outputs)
     return replace(workload, prompts=chains.joined(prompts))
+
+
+def without_names(workload: Workload) -> Workload:
+    """The same workload; segments that appear once in it are ``NOBODY_ELSES``.
+
+    The samples of a request share its prompt, which counts as often as there are.
+    """
+    prompts, outputs = workload.prompts, workload.outputs
+    both = np.concatenate((prompts.segments, outputs.segments))
+    _, index, counts = np.unique(both, return_inverse=True, return_counts=True)
+    is_shared = counts[index] > 1
+    num_in_prompts = len(prompts.segments)
+    has_samples = np.diff(outputs.offsets) > 1
+    is_shared[:num_in_prompts] |= np.repeat(has_samples, np.diff(prompts.offsets))
+    named = np.where(is_shared, both, NOBODY_ELSES)
+    return replace(
+        workload,
+        prompts=replace(prompts, segments=named[:num_in_prompts]),
+        outputs=replace(outputs, segments=named[num_in_prompts:]),
+    )
 
 
 @dataclass(frozen=True, slots=True)

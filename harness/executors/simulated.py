@@ -69,7 +69,9 @@ class SimulatedExecutor:
             start_fs = last.end_of_step_fs(last.num_steps)
         step_fs = self._step_time.step_fs(batch.shape)
         swap_fs = self._step_time.swap_fs(batch.shape)
-        wait_fs = self._start_transfers(batch, start_fs, start_fs + step_fs)
+        wait_fs = 0
+        if batch.transfers or batch.flushed:
+            wait_fs = self._start_transfers(batch, start_fs, start_fs + step_fs)
         self._in_flight.append(
             _Span(batch.shape, start_fs, step_fs + wait_fs, 0, 1, swap_fs + wait_fs)
         )

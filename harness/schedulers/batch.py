@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from harness.request import Request
 from profiles.step_time import BatchShape
@@ -208,8 +208,7 @@ class Finished:
     sample_lengths: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CacheState:
+class CacheState(NamedTuple):
     """Queues and pool at one moment, for the records.
 
     Attributes:

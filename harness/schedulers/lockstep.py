@@ -109,15 +109,13 @@ class Lockstep:
             self._manager.append_blocks([request.blocks for request in beginning])
             self._num_blocks += len(beginning)
         self.latest_to_grow = beginning
-        self._manager.cache_next_blocks(filling)
+        if filling:
+            self._manager.cache_next_blocks(filling)
 
-    def num_new_blocks(self, num_steps: int) -> int:
-        """Blocks that the next so many steps take."""
-        size, first = self._block_size, self.clock + 1
-        return sum(
-            len(self._by_remainder[step % size])
-            for step in range(first, first + num_steps)
-        )
+    @property
+    def num_next_blocks(self) -> int:
+        """Blocks that the next step takes."""
+        return len(self._by_remainder[(self.clock + 1) % self._block_size])
 
     def max_steps(self, num_free_blocks: int) -> int:
         """Steps until one of them ends or blocks run out."""

@@ -12,7 +12,7 @@ import numpy as np
 from allocators.block_pool import NO_BLOCKS
 from allocators.free_block_queue import BlockIds
 from allocators.kv_cache_manager import KVCacheManager, RequestBlocks
-from harness.request import Request
+from harness.request import Request, Run
 from harness.schedulers.batch import (
     Batch,
     CacheState,
@@ -97,7 +97,10 @@ class SchedulerV1:
         self.loading: WaitingQueue = PriorityQueue() if by_priority else FcfsQueue()
         self.running: dict[EngineRequest, None] = {}
         self.lockstep = Lockstep(manager, is_async=is_async)
+        # Of the running ones: those to be looked at one by one, and those whose last
+        # tokens are on their way; the others are in the lockstep.
         self._individuals: dict[EngineRequest, None] = {}
+        self._ending: dict[EngineRequest, None] = {}
         self._loads: dict[EngineRequest, None] = {}
         self._uncommitted: deque[Call] = deque()
         self._requests: dict[int, list[EngineRequest]] = {}
@@ -110,12 +113,7 @@ class SchedulerV1:
 
     def add(self, request: Request) -> None:
         """Put the samples of a request that has arrived into the waiting queue."""
-        blocks = [RequestBlocks(None) for _ in request.outputs]
-        if self.manager.index is not None:
-            for own, output in zip(blocks, request.outputs, strict=True):
-                own.path = self.manager.index.begin(
-                    request.prompt, output, request.extra_keys
-                )
+        blocks = [self._blocks(request, output) for output in request.outputs]
         samples = engine_requests_of(request, blocks, self.max_model_len)
         self._requests[request.request_id] = samples
         for sample in samples:
@@ -123,6 +121,14 @@ class SchedulerV1:
             if self.offloading is not None:
                 self.offloading.begin(sample)
         self._may_admit = True
+
+    def _blocks(self, request: Request, output: Run) -> RequestBlocks:
+        """What a sample will hold; nothing yet."""
+        capacity = self.manager.num_blocks_of(request.num_prompt_tokens + output[1])
+        if self.manager.index is None:
+            return RequestBlocks(None, capacity)
+        prompt, keys = request.prompt, request.extra_keys
+        return RequestBlocks(self.manager.index.begin(prompt, output, keys), capacity)
 
     @property
     def has_unfinished(self) -> bool:
@@ -161,7 +167,7 @@ class SchedulerV1:
         is_calm = (
             (first is None or lockstep.last_order < first.order)
             and len(lockstep) <= call.num_tokens_left
-            and lockstep.num_new_blocks(1) <= self.manager.block_pool.num_free_blocks
+            and lockstep.num_next_blocks <= self.manager.block_pool.num_free_blocks
         )
         if is_calm:
             lockstep.advance(1)
@@ -170,9 +176,7 @@ class SchedulerV1:
         lockstep.latest_to_grow = []
         for request in list(lockstep.requests):
             self._leave_lockstep(call, request)
-        self._individuals = {
-            request: None for request in self.running if not request.is_ending
-        }
+        self._individuals = {r: None for r in self.running if r not in self._ending}
 
     def _leave_lockstep(
         self, call: Call, request: EngineRequest, num_steps_back: int = 0
@@ -271,6 +275,7 @@ class SchedulerV1:
         call.victims.append(victim)
         del self.running[victim]
         self._individuals.pop(victim, None)
+        self._ending.pop(victim, None)
         if self.offloading is not None:
             self.offloading.keep_table(victim)
         self.manager.free(victim.blocks)
@@ -482,6 +487,7 @@ class SchedulerV1:
         call.sampled.append(request)
         if request.is_ending:
             call.ending.append(request)
+            self._ending[request] = None
             del self._individuals[request]
         elif self.manager.sliding_window is None:
             self.lockstep.join(request)
@@ -492,6 +498,7 @@ class SchedulerV1:
         for request in self.lockstep.pop_ended():
             self._settle_tokens(request)
             call.ending.append(request)
+            self._ending[request] = None
 
     # -- a step has run ----------------------------------------------------------------
 
@@ -521,6 +528,7 @@ class SchedulerV1:
     def _finish(self, request: EngineRequest, finished: list[Finished]) -> None:
         if request in self.running:
             del self.running[request]
+            del self._ending[request]
         else:
             self.waiting.remove(request)
         self.latest_finished.append(request)
@@ -541,9 +549,7 @@ class SchedulerV1:
         if self.offloading is not None:
             self.offloading.keep_table(request)
             self.offloading.end(request)
-        self.manager.free(request.blocks)
-        if request.blocks.path is not None and self.manager.index is not None:
-            self.manager.index.end(request.blocks.path)
+        self.manager.finish(request.blocks)
         self._may_admit = self._has_news = True
         siblings.num_left -= 1
         if not siblings.num_left:
@@ -652,10 +658,9 @@ class SchedulerV1:
         block_size = self.manager.block_size
         num_used_blocks = self.num_used_blocks
         num_unfilled = self.lockstep.num_unfilled_tokens
-        for request in self.running:
-            if not request.is_in_lockstep:
-                num_slots = request.blocks.num_blocks * block_size
-                num_unfilled += max(0, num_slots - request.num_computed_tokens)
+        for request in (*self._individuals, *self._ending):
+            num_slots = request.blocks.num_blocks * block_size
+            num_unfilled += max(0, num_slots - request.num_computed_tokens)
         return CacheState(
             num_waiting=len(self.waiting),
             num_running=len(self.running),
@@ -663,6 +668,9 @@ class SchedulerV1:
             num_used_blocks=num_used_blocks,
             num_used_tokens=num_used_blocks * block_size - num_unfilled,
             num_cached_blocks=self.num_cached_blocks,
+            num_used_cpu_blocks=(
+                0 if self.offloading is None else self.offloading.tier.num_used_blocks
+            ),
         )
 
     def holders(self) -> str:
