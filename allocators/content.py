@@ -7,7 +7,8 @@ of numbers, and what is known of its blocks is a slice of an array.
 """
 
 from array import array
-from collections.abc import Hashable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -88,15 +89,20 @@ class ContentIndex:
 
     Args:
         block_size: Tokens in a block.
+        forget: Asked whether contents that one path alone had, and which is over, are
+            cached nowhere any more, so that their numbers can be given to others.
 
     Attributes:
-        num_contents: Numbers given out: 1 to ``num_contents - 1``.
+        num_contents: Numbers given out: 0 to ``num_contents - 1``.
         shared_writers: Paths under way whose output other paths may run through as well.
     """
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(
+        self, block_size: int, forget: Callable[[ContentRange], bool] | None = None
+    ) -> None:
         self.block_size = block_size
-        self.num_contents = 1
+        self.num_contents = 0
+        self._forget = forget
         self.shared_writers: set[ContentPath] = set()
         self._roots: dict[tuple[Hashable, ...], int] = {}
         self._nodes: dict[int, int] = {}
@@ -105,7 +111,8 @@ class ContentIndex:
         self._begin, self._end, self._first = array("q"), array("q"), array("q")
         self._more: dict[int, list[ContentRange]] = {}
         self._writers: dict[int, list[ContentPath]] = {}
-        self._spare: dict[int, list[int]] = {}  # first contents by size class
+        # Numbers of paths that are over, by size class, the oldest first.
+        self._spare: dict[int, deque[ContentRange]] = {}
 
     def begin(
         self,
@@ -142,9 +149,9 @@ class ContentIndex:
         return path
 
     def end(self, path: ContentPath) -> None:
-        """Take note that the path's sequence is over; its own contents are no more."""
+        """Take note that the path's sequence is over."""
         if path.own is not None:
-            self._spare.setdefault(_size_class(path.own), []).append(path.own.first)
+            self._spare.setdefault(_size_class(path.own), deque()).append(path.own)
         if path.output_node is None:
             return
         self.shared_writers.discard(path)
@@ -163,18 +170,18 @@ class ContentIndex:
     def _go_alone(self, path: ContentPath, position: int, num_tokens: int) -> None:
         """Number the rest of a path, which no other one can have.
 
-        Numbers whose sequence is over are used again; there are as many as fit the
-        next power of two.
+        Numbers come in powers of two, so that those of a path that is over fit others.
         """
         begin, end = position // self.block_size, num_tokens // self.block_size
         if begin == end:
             return
         wanted = ContentRange(begin, end, self.num_contents)
-        spare = self._spare.get(_size_class(wanted))
-        if spare:
-            wanted = wanted._replace(first=spare.pop())
+        size_class = _size_class(wanted)
+        spare = self._spare.get(size_class)
+        if spare and self._forget is not None and self._forget(spare[0]):
+            wanted = wanted._replace(first=spare.popleft().first)
         else:
-            self.num_contents += 1 << _size_class(wanted)
+            self.num_contents += 1 << size_class
         path.own = wanted
         path.append(*wanted)
 

@@ -107,8 +107,10 @@ class KVCacheManager:
         self.max_model_len = max_model_len
         self.watermark_blocks = int(watermark * num_gpu_blocks)
         self.sliding_window = sliding_window
-        self.index = ContentIndex(block_size) if enable_caching else None
         self.block_pool = BlockPool(num_gpu_blocks)
+        self.index = None
+        if enable_caching:
+            self.index = ContentIndex(block_size, self.block_pool.forget)
         self._max_window_blocks: int | None = None
         if sliding_window is not None:
             num_tokens = min(sliding_window - 1 + max_step_tokens, max_model_len)
@@ -128,7 +130,7 @@ class KVCacheManager:
         parts = blocks.path.parts(0, (num_tokens - 1) // self.block_size)
         if self.sliding_window is None:
             return self.block_pool.find(parts)
-        num_needed = -(-(self.sliding_window - 1) // self.block_size)
+        num_needed = max(1, -(-(self.sliding_window - 1) // self.block_size))
         return self.block_pool.find_last(parts, num_needed)
 
     def allocate_slots(
@@ -203,9 +205,9 @@ class KVCacheManager:
 
     def append_blocks(self, receivers: Sequence[RequestBlocks]) -> None:
         """Give each of these one block more, in this order; so many must be free."""
-        get_new_block = self.block_pool.get_new_block
-        for blocks in receivers:
-            blocks.append_one(get_new_block())
+        taken = self.block_pool.get_single_blocks(len(receivers))
+        for blocks, block_id in zip(receivers, taken, strict=True):
+            blocks.append_one(block_id)
 
     def cache_blocks(self, blocks: RequestBlocks, num_tokens: int) -> None:
         """Name the full blocks of a request's first ``num_tokens``."""
@@ -221,12 +223,14 @@ class KVCacheManager:
 
     def cache_next_blocks(self, holders: Sequence[RequestBlocks]) -> None:
         """Name the next full block of each of these, in this order."""
-        cache_block = self.block_pool.cache_block
+        contents, block_ids = [], []
         for blocks in holders:
             place = blocks.num_named
-            if blocks.path is not None:
-                cache_block(blocks.path.content(place), blocks.block_id(place))
+            assert blocks.path is not None, "blocks are named only while caching"
+            contents.append(blocks.path.content(place))
+            block_ids.append(blocks.block_id(place))
             blocks.num_named = place + 1
+        self.block_pool.cache_single_blocks(contents, block_ids)
 
     def free(self, blocks: RequestBlocks) -> None:
         """Take all blocks of a request back, the last first."""
@@ -237,8 +241,6 @@ class KVCacheManager:
         """Take all blocks of a request back that is over."""
         self.free(blocks)
         if self.index is not None and blocks.path is not None:
-            if blocks.path.own is not None:
-                self.block_pool.bury(blocks.path.own)
             self.index.end(blocks.path)
 
     def _free(self, blocks: RequestBlocks, begin: int, end: int) -> None:

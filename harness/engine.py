@@ -106,8 +106,8 @@ class Engine:
             return self._wait_for_work()
         if not has_started or len(self._in_flight) > 1:
             self._take_in()
-        elif self._executor.has_transfers:
-            self._scheduler.transfers_done(self._executor.ended_transfers())
+        else:
+            self._report_transfers()
         if self._in_flight:
             self._run_on()
         if len(self._in_flight) == self._num_in_flight:
@@ -152,6 +152,7 @@ class Engine:
             if num_steps:
                 self._scheduler.repeat(batch, num_steps)
                 self._observer.repeated(batch, num_steps)
+                self._report_transfers()  # the clock has moved where calls are ahead
 
     def _take_in(self) -> None:
         """Wait for the oldest batch, then hand in its tokens and ended transfers."""
@@ -163,6 +164,10 @@ class Engine:
             self._scheduler.transfers_done(execution.transfers_done)
         for finished in done:
             self._source.on_finished(finished.request, execution.end_ns)
+
+    def _report_transfers(self) -> None:
+        if self._executor.has_transfers:
+            self._scheduler.transfers_done(self._executor.ended_transfers())
 
     def _wait_for_work(self) -> bool:
         """Let time pass to the next event; False if nothing will ever happen again."""

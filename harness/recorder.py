@@ -3,6 +3,7 @@
 from array import array
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 from harness.executors.executor import Execution
 from harness.request import Request
@@ -140,7 +141,7 @@ class Recorder:
         """Record the stretch, then the tokens it brought and who finished."""
         call = self._calls.popleft()
         gaps = self._take_tokens(batch, execution)
-        self.steps.append(self._step_record(batch, execution, call, gaps))
+        self.steps.append_values(self._step_values(batch, execution, call, gaps))
         for finished in done:
             record = self._under_way[finished.request.request_id]
             record.num_output_tokens = sum(finished.sample_lengths)
@@ -281,47 +282,58 @@ class Recorder:
             record.first_token_ns = now_ns
             self._note_change(record)
 
-    def _step_record(
+    def _step_values(
         self, batch: Batch, execution: Execution, call: _Call, gaps: dict[int, int]
-    ) -> StepRecord:
+    ) -> tuple[Any, ...]:
+        """The values of a :class:`StepRecord`, in its order.
+
+        Named arguments would take as long as all else that is recorded of a step.
+        """
         shape, state, refused = batch.shape, call.state, batch.refused
-        return StepRecord(
-            start_ns=execution.start_ns,
-            end_ns=execution.end_ns,
-            num_steps=execution.num_steps,
-            first_step_ns=execution.first_step_end_ns - execution.start_ns,
-            last_step_ns=execution.end_ns - execution.last_step_start_ns,
-            swap_ns=execution.swap_ns,
-            num_prefill_tokens=shape.num_prefill_tokens,
-            num_recomputed_tokens=call.num_recomputed_tokens,
-            num_cached_tokens=sum(e.num_cached_tokens for e in batch.scheduled),
-            num_prefill_seqs=shape.num_prefill_seqs,
-            num_decode_seqs=shape.num_decode_seqs,
-            num_context_tokens=shape.num_context_tokens,
-            num_admitted=sum(e.is_admission for e in batch.scheduled),
-            num_running=state.num_running,
-            num_waiting=state.num_waiting,
-            num_swapped=state.num_swapped,
-            num_used_blocks=state.num_used_blocks,
-            num_used_blocks_end=call.end[0],
-            num_used_tokens=state.num_used_tokens,
-            num_cached_blocks=state.num_cached_blocks,
-            num_cached_blocks_end=call.end[1],
-            num_used_cpu_blocks=state.num_used_cpu_blocks,
-            num_head_blocks=refused.num_needed_blocks if refused else 0,
-            num_room_blocks=refused.num_room_blocks if refused else 0,
-            num_preempted_recompute=len(batch.preempted_recompute),
-            num_preempted_swap=len(batch.preempted_swap),
-            num_swap_in_blocks=len(batch.swap_in),
-            num_swap_out_blocks=len(batch.swap_out),
-            num_offload_load_blocks=_num_copied(batch, is_store=False),
-            num_offload_store_blocks=_num_copied(batch, is_store=True),
-            num_forced_stores=len(batch.flushed),
-            num_copy_on_write=len(batch.copy_on_write),
-            num_evictions=call.num_evictions,
-            num_regretted_evictions=call.num_regretted,
-            gap_ns=list(gaps),
-            gap_count=list(gaps.values()),
+        num_cached_tokens = num_admitted = num_loaded = num_stored = 0
+        for entry in batch.scheduled:
+            num_cached_tokens += entry.num_cached_tokens
+            num_admitted += entry.is_admission
+        for transfer in batch.transfers:
+            num_stored += transfer.num_blocks if transfer.is_store else 0
+            num_loaded += 0 if transfer.is_store else transfer.num_blocks
+        return (
+            execution.start_ns,
+            execution.end_ns,
+            execution.num_steps,
+            execution.first_step_end_ns - execution.start_ns,  # first_step_ns
+            execution.end_ns - execution.last_step_start_ns,  # last_step_ns
+            execution.swap_ns,
+            shape.num_prefill_tokens,
+            call.num_recomputed_tokens,
+            num_cached_tokens,
+            shape.num_prefill_seqs,
+            shape.num_decode_seqs,
+            shape.num_context_tokens,
+            num_admitted,
+            state.num_running,
+            state.num_waiting,
+            state.num_swapped,
+            state.num_used_blocks,
+            call.end[0],  # num_used_blocks_end
+            state.num_used_tokens,
+            state.num_cached_blocks,
+            call.end[1],  # num_cached_blocks_end
+            state.num_used_cpu_blocks,
+            refused.num_needed_blocks if refused else 0,  # num_head_blocks
+            refused.num_room_blocks if refused else 0,
+            len(batch.preempted_recompute),  # num_preempted_recompute
+            len(batch.preempted_swap),  # num_preempted_swap
+            len(batch.swap_in),  # num_swap_in_blocks
+            len(batch.swap_out),  # num_swap_out_blocks
+            num_loaded,  # num_offload_load_blocks
+            num_stored,  # num_offload_store_blocks
+            len(batch.flushed),  # num_forced_stores
+            len(batch.copy_on_write),  # num_copy_on_write
+            call.num_evictions,
+            call.num_regretted,  # num_regretted_evictions
+            list(gaps),  # gap_ns
+            list(gaps.values()),  # gap_count
         )
 
     def _take_evictions(self) -> tuple[int, int]:
@@ -330,10 +342,3 @@ class Recorder:
         self._num_evictions = self._scheduler.num_evictions
         self._num_regretted = self._scheduler.num_regretted_evictions
         return self._num_evictions - before[0], self._num_regretted - before[1]
-
-
-def _num_copied(batch: Batch, *, is_store: bool) -> int:
-    """Blocks of the copies in one direction that a batch starts."""
-    if not batch.transfers:
-        return 0
-    return sum(t.num_blocks for t in batch.transfers if t.is_store == is_store)

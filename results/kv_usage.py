@@ -32,6 +32,11 @@ class KvUsage:
     fragmentation: float | None = None
 
 
+def num_usable_blocks(num_gpu_blocks: int, policy: str) -> int:
+    """GPU blocks that sequences can hold: all, but in v1 not block 0, the null block."""
+    return num_gpu_blocks - 1 if policy == "v1" else num_gpu_blocks
+
+
 def kv_usage(
     steps: Columns, *, num_gpu_blocks: int, block_size: int, caching: bool
 ) -> KvUsage:
@@ -39,6 +44,12 @@ def kv_usage(
 
     Within a stretch of equal steps, active blocks rise evenly from the first to the last,
     and cached idle ones fall.
+
+    Args:
+        steps: Columns of ``StepRecord``, in time order.
+        num_gpu_blocks: Blocks that sequences can hold, see :func:`num_usable_blocks`.
+        block_size: Tokens in a block.
+        caching: Prefix caching is on.
     """
     if not len(steps) or num_gpu_blocks < 1:
         return KvUsage()
@@ -58,7 +69,7 @@ def usage_over_time(
 ) -> list[float]:
     """Mean active share in each of ``num_points`` equal parts of the run.
 
-    ``[]`` without a step.
+    ``[]`` without a step. ``num_gpu_blocks`` are those that sequences can hold.
     """
     if not len(steps) or num_gpu_blocks < 1:
         return []

@@ -18,7 +18,7 @@ class RequestStatus(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class RequestRecord:
     """One request of the trace, from arrival to its last token.
 
@@ -73,7 +73,7 @@ class RequestRecord:
     reason: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class StepRecord:
     """A stretch of ``num_steps`` steps that ran the same batch.
 

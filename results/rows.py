@@ -33,12 +33,18 @@ class Rows(Sequence[Record], Generic[Record]):
         hints = get_type_hints(record_type)
         names = [field.name for field in fields(record_type)]  # type: ignore[arg-type]
         self._by_name = {name: _column(name, hints[name]) for name in names}
-        self._pending = list(records)  # is put into columns by and by, many at once
+        self._values = attrgetter(*names)
+        # Values of records are put into columns by and by, many at once.
+        self._pending: list[tuple[Any, ...]] = list(map(self._values, records))
         self._num_in_columns = 0
 
     def append(self, record: Record) -> None:
-        """Add a record, which nobody changes any more."""
-        self._pending.append(record)
+        """Add a record."""
+        self.append_values(self._values(record))
+
+    def append_values(self, values: tuple[Any, ...]) -> None:
+        """Add a record by the values of its attributes, in the order of the class."""
+        self._pending.append(values)
         if len(self._pending) == MOST_PENDING:
             self._settle()
 
@@ -58,7 +64,7 @@ class Rows(Sequence[Record], Generic[Record]):
             return [self[i] for i in range(*index.indices(len(self)))]
         row = range(len(self))[index]
         if row >= self._num_in_columns:
-            return self._pending[row - self._num_in_columns]
+            return self.record_type(*self._pending[row - self._num_in_columns])
         return self.record_type(**{n: c.value(row) for n, c in self._by_name.items()})
 
     def __iter__(self) -> Iterator[Record]:
@@ -101,8 +107,10 @@ class Rows(Sequence[Record], Generic[Record]):
 
     def _settle(self) -> None:
         """Put into columns what is pending."""
-        for name, column in self._by_name.items():
-            column.extend(map(attrgetter(name), self._pending))
+        if self._pending:
+            columns = zip(*self._pending, strict=True)
+            for column, values in zip(self._by_name.values(), columns, strict=True):
+                column.extend(values)
         self._num_in_columns += len(self._pending)
         self._pending.clear()
 

@@ -9,8 +9,9 @@ from results.columns import BoolArray, Columns
 from results.findings import find
 from results.findings.run_view import RunView
 from results.goodput import Slo, count_good, judge_conditions
-from results.kv_usage import kv_usage
+from results.kv_usage import kv_usage, num_usable_blocks
 from results.latency import inter_token_gaps, is_finished, request_latency
+from results.offload import OffloadTraffic, block_bytes_of_all_ranks, has_offload_tier
 from results.record import RequestStatus
 from results.run_info import RunInfo
 from results.statistics import NS_PER_S, summarize_samples
@@ -51,7 +52,7 @@ def summarize(info: RunInfo, requests: Columns, steps: Columns) -> Document:
         "config": dict(info.config),
         "trace": {key: info.trace[key] for key in TRACE_KEYS},
         "counts": _counts(info, requests, steps),
-        "prefix_cache": _prefix_cache(requests, caching=_can_hit(info)),
+        "prefix_cache": _prefix_cache(info, requests),
         "latency_s": _latency(requests, steps),
         "throughput": _throughput(requests, duration_s),
         "goodput": _goodput(info, requests, steps, duration_s),
@@ -106,27 +107,55 @@ def _counts(info: RunInfo, requests: Columns, steps: Columns) -> Document:
         **statuses,
         "preemptions": recompute + swap,
         "recompute_preemptions": recompute,
-        "swap_preemptions": swap,
-        "swap_out_blocks": steps.total("num_swap_out_blocks"),
-        "swap_in_blocks": steps.total("num_swap_in_blocks"),
-        "copy_on_write": steps.total("num_copy_on_write"),
+        **_swaps(info, steps),
         "evictions": steps.total("num_evictions") if info.is_caching else None,
-        "offload_store_blocks": None,
-        "offload_load_blocks": None,
+        **_offload(info, steps),
         "steps": steps.total("num_steps"),
     }
 
 
-def _prefix_cache(requests: Columns, *, caching: bool) -> Document:
-    if not caching:
-        names = ("query_tokens", "hit_tokens", "hit_rate", "recompute_hit_tokens")
+def _swaps(info: RunInfo, steps: Columns) -> Document:
+    """What v0 swaps and copies; v1 does neither."""
+    names = {
+        "swap_preemptions": "num_preempted_swap",
+        "swap_out_blocks": "num_swap_out_blocks",
+        "swap_in_blocks": "num_swap_in_blocks",
+        "copy_on_write": "num_copy_on_write",
+    }
+    if info.policy == "v1":
         return dict.fromkeys(names)
+    return {key: steps.total(name) for key, name in names.items()}
+
+
+def _offload(info: RunInfo, steps: Columns) -> Document:
+    """Copies to and from the tier, in blocks and in bytes over all GPUs."""
+    names = ("store_blocks", "load_blocks", "store_bytes", "load_bytes", "evictions")
+    if not has_offload_tier(info):
+        return dict.fromkeys(f"offload_{name}" for name in names)
+    traffic, block_bytes = OffloadTraffic.of(steps), block_bytes_of_all_ranks(info)
+    return {
+        "offload_store_blocks": traffic.num_stored,
+        "offload_load_blocks": traffic.num_loaded,
+        "offload_store_bytes": traffic.num_stored * block_bytes,
+        "offload_load_bytes": traffic.num_loaded * block_bytes,
+        "offload_evictions": traffic.num_evictions,
+    }
+
+
+def _prefix_cache(info: RunInfo, requests: Columns) -> Document:
+    """Hits at first admissions, those in the GPU's blocks and those in the tier apart."""
+    if not _can_hit(info):
+        names = ("query", "hit", "gpu_hit", "offload_hit", "recompute_hit")
+        return {"hit_rate": None} | dict.fromkeys(f"{name}_tokens" for name in names)
     admitted = ~np.isnan(requests["first_scheduled_ns"])
     query = _total(requests, "num_prompt_tokens", admitted)
     hit = _total(requests, "num_cached_tokens", admitted)
+    offload_hit = _total(requests, "num_offload_cached_tokens", admitted)
     return {
         "query_tokens": query,
         "hit_tokens": hit,
+        "gpu_hit_tokens": hit - offload_hit,
+        "offload_hit_tokens": offload_hit if has_offload_tier(info) else None,
         "hit_rate": hit / query if query else None,
         "recompute_hit_tokens": requests.total("num_recompute_cached_tokens"),
     }
@@ -182,15 +211,17 @@ def _kv_cache(info: RunInfo, steps: Columns) -> Document:
     config = info.config
     usage = kv_usage(
         steps,
-        num_gpu_blocks=config["num_gpu_blocks"],
+        num_gpu_blocks=num_usable_blocks(config["num_gpu_blocks"], info.policy),
         block_size=config["block_size"],
         caching=info.is_caching,
     )
+    peak_cpu = int(steps["num_used_cpu_blocks"].max(initial=0))
     return {
         "num_gpu_blocks": config["num_gpu_blocks"],
         "num_cpu_blocks": config["num_cpu_blocks"],
         "block_size": config["block_size"],
         **asdict(usage),
+        "peak_cpu_blocks": peak_cpu if config["num_cpu_blocks"] else None,
     }
 
 
@@ -198,10 +229,13 @@ def _waste(info: RunInfo, requests: Columns, steps: Columns) -> Document:
     shares = time_shares(steps)
     blocked_s = head_of_line_s(requests, steps, info.config["block_size"])
     regretted = steps.total("num_regretted_evictions")
+    has_tier = has_offload_tier(info)
+    is_copying = has_tier or info.policy == "v0"
     return {
         "recomputed_tokens": steps.total("num_recomputed_tokens"),
         "recompute_time_share": shares.recompute,
-        "swap_time_share": shares.swap,
+        "swap_time_share": shares.swap if is_copying else None,
+        "forced_stores": steps.total("num_forced_stores") if has_tier else None,
         "regretted_evictions": regretted if info.is_caching else None,
         "head_of_line_s": float(blocked_s.sum()),
         "head_of_line_requests": int((blocked_s > 0).sum()),

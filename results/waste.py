@@ -18,7 +18,8 @@ class TimeShares:
     Attributes:
         prefill: Computing prompts, recomputation included.
         recompute: Computing again what a preemption had thrown away.
-        swap: Waiting for blocks to be copied between GPU and CPU.
+        swap: Waiting for blocks to be copied between GPU and CPU: swaps in v0, stores to
+            the offload tier that had to end first in v1.
         decode: The rest.
     """
 
@@ -56,8 +57,8 @@ def head_of_line_s(requests: Columns, steps: Columns, block_size: int) -> FloatA
 
     A step counts for a request that has arrived and was never admitted, if the step's
     first candidate was refused for want of blocks, and the request's whole prompt fits
-    into the room there was, to the end of the stretch. The scheduler is first come, first
-    served, so it has to wait all the same. This is a lower bound: parts of a prompt that
+    into the room there was, to the end of the stretch. The scheduler serves its queue in
+    order, so it has to wait all the same. This is a lower bound: parts of a prompt that
     the cache holds are not subtracted, and the room is that at a stretch's end. Counted
     step by step it comes out larger, by a tenth to a third under pressure.
 

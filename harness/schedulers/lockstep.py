@@ -9,7 +9,7 @@ import heapq
 from bisect import insort
 from operator import attrgetter
 
-from allocators.kv_cache_manager import KVCacheManager, RequestBlocks
+from allocators.kv_cache_manager import KVCacheManager
 from harness.schedulers.engine_request import EngineRequest
 
 _ORDER = attrgetter("order")
@@ -43,7 +43,12 @@ class Lockstep:
         self._by_remainder: list[list[EngineRequest]] = [
             [] for _ in range(self._block_size)
         ]
+        # The same without those whose blocks are named when they leave.
+        self._named_in_time: list[list[EngineRequest]] = [
+            [] for _ in range(self._block_size)
+        ]
         self._ends: list[tuple[int, int, EngineRequest]] = []
+        self._named_before: dict[EngineRequest, None] = {}
         self._sum_of_bases = 0
         self._num_blocks = 0
         self._last_order: int | None = None
@@ -74,7 +79,10 @@ class Lockstep:
         request.joined_clock = self.clock
         request.is_in_lockstep = True
         self.requests[request] = None
-        insort(self._requests_beginning_at(request), request, key=_ORDER)
+        place = (1 - request.base) % self._block_size
+        insort(self._by_remainder[place], request, key=_ORDER)
+        if not _can_be_named_late(request):
+            self._name_in_time(request, place)
         # Its last step computes all of its tokens but the one that it samples.
         end = request.num_final_tokens - 1 - request.base
         heapq.heappush(self._ends, (end, request.order, request))
@@ -83,12 +91,29 @@ class Lockstep:
         if self._last_order is not None:
             self._last_order = max(self._last_order, request.order)
 
-    def leave(self, request: EngineRequest) -> None:
-        """Take a request out; its computed tokens are what they are by now."""
-        request.num_computed_tokens = request.base + self.clock
+    def _name_in_time(self, request: EngineRequest, place: int) -> None:
+        """Name a request's blocks as they are filled."""
+        insort(self._named_in_time[place], request, key=_ORDER)
+        num_named_tokens = request.blocks.num_named * self._block_size
+        if self._num_tokens_ahead and request.num_computed_tokens == num_named_tokens:
+            self._named_before[request] = None  # the block that it has just filled
+
+    def leave(self, request: EngineRequest, num_steps_back: int = 0) -> None:
+        """Take a request out, and its latest steps back.
+
+        Its computed tokens are what they are by now.
+        """
+        request.num_computed_tokens = request.base + self.clock - num_steps_back
         request.is_in_lockstep = False
+        self._named_before.pop(request, None)
         del self.requests[request]
-        self._requests_beginning_at(request).remove(request)
+        place = (1 - request.base) % self._block_size
+        self._by_remainder[place].remove(request)
+        if request in self._named_in_time[place]:
+            self._named_in_time[place].remove(request)
+        else:
+            num_known = request.num_computed_tokens - self._num_tokens_ahead
+            self._manager.cache_blocks(request.blocks, num_known)
         self._sum_of_bases -= request.base
         self._num_blocks -= request.blocks.num_blocks
         if request.order == self._last_order:
@@ -97,20 +122,26 @@ class Lockstep:
     def advance(self, num_steps: int) -> None:
         """Let all take so many steps; there must be room."""
         beginning: list[EngineRequest] = []
-        filling: list[RequestBlocks] = []
-        size, ahead = self._block_size, self._num_tokens_ahead
+        filling: list[EngineRequest] = []
+        by_remainder, size = self._by_remainder, self._block_size
+        named_in_time, lag = self._named_in_time, 1 - self._num_tokens_ahead
         for step in range(self.clock + 1, self.clock + num_steps + 1):
-            beginning += self._by_remainder[step % size]
-            for request in self._by_remainder[(step + 1 - ahead) % size]:
-                if request.blocks.num_named * size < request.base + step - ahead:
-                    filling.append(request.blocks)
+            beginning += by_remainder[step % size]
+            filling += named_in_time[(step + lag) % size]
+        if self._named_before:
+            num_first = len(named_in_time[(self.clock + 1 + lag) % size])
+            filling[:num_first] = filter(self._is_unnamed, filling[:num_first])
+            self._named_before.clear()
         self.clock += num_steps
+        self.latest_to_grow = beginning
         if beginning:
             self._manager.append_blocks([request.blocks for request in beginning])
             self._num_blocks += len(beginning)
-        self.latest_to_grow = beginning
-        if filling:
-            self._manager.cache_next_blocks(filling)
+        if filling and self._manager.index is not None:
+            self._manager.cache_next_blocks([request.blocks for request in filling])
+
+    def _is_unnamed(self, request: EngineRequest) -> bool:
+        return request not in self._named_before
 
     @property
     def num_next_blocks(self) -> int:
@@ -151,6 +182,13 @@ class Lockstep:
             heapq.heappop(self._ends)  # it has left, and maybe come back
         return -1
 
-    def _requests_beginning_at(self, request: EngineRequest) -> list[EngineRequest]:
-        """Those who begin a block in the same steps as this one."""
-        return self._by_remainder[(1 - request.base) % self._block_size]
+
+def _can_be_named_late(request: EngineRequest) -> bool:
+    """Whether only this request could find the blocks that it is filling.
+
+    It looks for them after a preemption, and has been named by then.
+    """
+    path, num_named = request.blocks.path, request.blocks.num_named
+    if path is None or path.own is None or request.num_preemptions:
+        return False
+    return path.own.begin <= num_named

@@ -144,8 +144,9 @@ class Offloading:
         offered = self._offered[request]
         offered.num_offered = end
         offered.use(np.arange(begin, end))
+        self.owing[request] = None
         if end >= offered.num_blocks:
-            self.owing.pop(request, None)
+            del self.owing[request]
         self.tier.begin_load(contents)
         copy = _Copy(request, contents, NO_BLOCKS, is_store=False)
         self._new_loads.append(self._start(copy))

@@ -182,8 +182,7 @@ class SchedulerV1:
         self, call: Call, request: EngineRequest, num_steps_back: int = 0
     ) -> None:
         """Take a request out of the lockstep, and its latest steps back."""
-        self.lockstep.leave(request)
-        request.num_computed_tokens -= num_steps_back
+        self.lockstep.leave(request, num_steps_back)
         if request.joined_clock < self.lockstep.clock - num_steps_back:
             call.unsteady.append((request.request.request_id, request.sample))
         self._settle_tokens(request)

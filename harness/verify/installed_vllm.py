@@ -133,7 +133,8 @@ class InstalledVllm:
         expected = {r.request_id: r.num_output_placeholders for r in ran}
         with self._vllm.guarded():
             output = scheduler.schedule()
-        self._in_flight.append(_Batch(output, self._sampled(output, expected)))
+            sampled = self._sampled(output, expected)
+        self._in_flight.append(_Batch(output, sampled))
         preempted = {r.request_id for r in ran if r.status.name == "PREEMPTED"}
         row = decisions(output, preempted)
         if self.knobs.num_cpu_blocks:

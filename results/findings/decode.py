@@ -47,6 +47,8 @@ MAX_COPIED = 0.01
 
 def find_decode(run: RunView) -> list[Finding]:
     """A few long sequences for whose sake every decode step takes long."""
+    if run.knob("sliding_window") is not None:
+        return []  # nobody reads more than the window
     decodes = _Decodes.of(run.steps)
     reading = decodes.reading
     if reading < MIN_READING:
@@ -142,12 +144,12 @@ def _samples(steps: Columns) -> tuple[FloatArray, FloatArray, FloatArray, FloatA
     """Sequences, context tokens, nanoseconds and weight of steps that only decode.
 
     The first and the last step of each stretch stand for all of it. A first step that
-    also copied blocks is left out.
+    also copied blocks, or waited for copies, is left out.
     """
     count, seqs = steps["num_steps"], steps["num_decode_seqs"]
     context = steps["num_context_tokens"]
     copied = steps["num_swap_in_blocks"] + steps["num_swap_out_blocks"]
-    copied = copied + steps["num_copy_on_write"]
+    copied = copied + steps["num_copy_on_write"] + steps["swap_ns"]
     weight = np.where(count > 1, count / 2, 1.0)
     first = _is_decode(steps) & (copied == 0)
     last = _is_decode(steps) & (count > 1)
@@ -252,6 +254,8 @@ def _step_times(run: RunView, chosen: BoolArray) -> str:
 
 def _copies(run: RunView, decodes: _Decodes) -> str:
     """That copy-on-write, which is often suspected, is not what takes the time."""
+    if run.is_v1:
+        return ""  # it copies nothing
     num_copies = run.steps.total("num_copy_on_write")
     moved = 2 * run.block_size * num_copies  # read and written
     if moved > MAX_COPIED * decodes.num_read:

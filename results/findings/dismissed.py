@@ -39,13 +39,16 @@ def _lengths(run: RunView) -> FloatArray:
 def _needed_blocks(run: RunView) -> FloatArray:
     """Blocks of each request at its full length, or at the one that it came to."""
     came_to = np.ceil(_lengths(run) / run.block_size)
-    return np.maximum(came_to, run.requests["num_demand_blocks"])
+    if run.is_v1:
+        came_to = np.minimum(came_to, run.num_blocks_of_longest)
+    return np.maximum(came_to, run.demand_blocks)
 
 
 def _exceeds_capacity(run: RunView, chosen: BoolArray) -> list[Finding]:
     """Requests larger than the pool, apart from those that only the watermark stops."""
     blocks = _needed_blocks(run)
-    in_band = chosen & (blocks <= run.num_gpu_blocks)
+    # v1 lets its watermark rest while nothing runs, so that it keeps nobody out for good.
+    in_band = chosen & (blocks <= run.num_gpu_blocks) & (not run.is_v1)
     found = []
     if (chosen & ~in_band).any():
         found.append(_larger_than_pool(run, chosen & ~in_band))
@@ -56,13 +59,16 @@ def _exceeds_capacity(run: RunView, chosen: BoolArray) -> list[Finding]:
 
 def _larger_than_pool(run: RunView, chosen: BoolArray) -> Finding:
     longest = int(_lengths(run)[chosen].max())
-    needed = int(_needed_blocks(run)[chosen].max()) + run.num_watermark_blocks
+    held = int(_needed_blocks(run)[chosen].max())
+    kept = run.num_set_aside if run.is_v1 else run.num_watermark_blocks
+    beside = "block 0" if run.is_v1 else "the watermark"
+    needed = held + kept
     return Finding(
         code="exceeds_kv_capacity",
         severity="warning",
         message=f"{run.named(chosen)} did not fit into the pool, or outgrew it: the"
         f" longest came to {longest:,} tokens, and the largest needs {needed:,} blocks at"
-        f" its full length, the watermark included, {run.gib(needed):.1f} GiB; the pool"
+        f" its full length, {beside} included, {run.gib(needed):.1f} GiB; the pool"
         f" has {run.num_gpu_blocks:,}",
         advice=f"{larger_pool(run, needed)}; or send such requests elsewhere",
     )

@@ -50,7 +50,7 @@ def _lost(run: RunView) -> str:
 def _way_on(run: RunView) -> str:
     """What would let a run go on in which nothing could."""
     left = run.requests.is_equal("status", RequestStatus.FAILED)
-    largest = int(run.requests["n"][left].max(initial=1))
+    largest = 1 if run.is_v1 else int(run.requests["n"][left].max(initial=1))
     if largest > (run.knob("max_num_seqs") or math.inf):
         return f"--max-num-seqs {largest}, as a request has n = {largest}"
     was_swapped = len(run.steps) and run.steps["num_swapped"][-1] > 0

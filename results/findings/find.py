@@ -7,6 +7,8 @@ from results.findings.decode import find_decode
 from results.findings.dismissed import find_dismissed
 from results.findings.ending import find_ending
 from results.findings.finding import Finding
+from results.findings.long_prefill import find_long_prefills
+from results.findings.offload import find_offload
 from results.findings.prefix_cache import find_prefix_cache
 from results.findings.pressure import find_pressure
 from results.findings.queue import find_queue
@@ -24,8 +26,10 @@ RULES: tuple[Callable[[RunView], list[Finding]], ...] = (
     find_service_level,
     find_pressure,
     find_sizing,
+    find_long_prefills,
     find_stalls,
     find_prefix_cache,
+    find_offload,
     find_spoiled_text,
     find_decode,
 )

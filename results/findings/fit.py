@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from results.columns import BoolArray
+from results.findings.option import has_option
 from results.findings.run_view import RunView, percent
 
 MOST_OF_LIFE = 0.75
@@ -16,6 +17,9 @@ MAX_GROWTH = 8
 
 MAX_UTILIZATION = 0.95
 """Above, CUDA graphs find too little memory. Source: vLLM issues 17549 and 19186."""
+
+MAX_WATERMARK = 0.5
+"""More would leave most of the pool unused."""
 
 HARDWARE = "--tensor-parallel-size or a larger GPU"
 """What has room for more blocks where this GPU has none."""
@@ -35,11 +39,10 @@ def fitting_seqs(run: RunView, part: float) -> int:
     if not ran.any():
         return 0
     n, output = rows["n"][ran], rows["num_requested_tokens"][ran]
-    held = rows["num_demand_blocks"][ran] - (1 - part) * output / run.block_size
+    held = run.held_blocks(part)[ran]
     weight = output / n
     blocks_per_seq = float((weight * held).sum()) / max(float((weight * n).sum()), 1.0)
-    # A group grows only while there is a free block for each of its sequences.
-    room = run.num_gpu_blocks - float(n.max())
+    room = run.num_usable_blocks - _free_to_grow(run)
     return max(0, int(room / blocks_per_seq)) if blocks_per_seq > 0 else 0
 
 
@@ -52,19 +55,24 @@ def num_blocks_for_all(run: RunView) -> int:
     rows, ran = run.requests, run.is_admitted
     if not ran.any():
         return 0
-    n, demand = rows["n"][ran], rows["num_demand_blocks"][ran]
+    n, demand = rows["n"][ran], run.demand_blocks[ran]
     present = num_blocks_present(run, ran)
     largest = np.argsort(-demand / n)
     can_run = np.cumsum(n[largest]) <= (run.knob("max_num_seqs") or np.inf)
     at_once = max(demand[largest][can_run].sum(), demand.max())
-    most = float(min(present, at_once) + n.max())
+    most = float(min(present, at_once)) + run.num_set_aside + _free_to_grow(run)
     return math.ceil(most / (1 - float(run.info.config["watermark"])))
+
+
+def _free_to_grow(run: RunView) -> float:
+    """Blocks that stay free: v0 lets a group grow only with one for each sequence."""
+    return 0.0 if run.is_v1 else float(run.requests["n"][run.is_admitted].max())
 
 
 def num_blocks_present(run: RunView, chosen: BoolArray) -> int:
     """Blocks that the chosen requests hold at full length, at the most crowded moment."""
     rows = run.requests
-    demand = rows["num_demand_blocks"][chosen]
+    demand = run.demand_blocks[chosen]
     left = np.nan_to_num(rows["finished_ns"][chosen], nan=np.inf)
     times = np.concatenate((left, rows["arrival_ns"][chosen]))
     changes = np.concatenate((-demand, demand))[np.argsort(times, kind="stable")]
@@ -133,10 +141,25 @@ def fewer_or_more(run: RunView, part: float) -> str:
     return f"{more_blocks(run)}; or {fewer}, at the price of a longer queue"
 
 
+def higher_watermark(run: RunView) -> str:
+    """What keeps enough free for those who run to grow, as one more way out, or "".
+
+    It is the difference between the sequences that fit as they are on average and with
+    most of their output.
+    """
+    if not has_option(run, "watermark"):
+        return ""
+    average, most = fitting_seqs(run, 0.5), fitting_seqs(run, MOST_OF_LIFE)
+    share = math.ceil(100 * (1 - most / average)) / 100 if average else 1.0
+    if not run.info.config["watermark"] < share <= MAX_WATERMARK:
+        return ""
+    return f"; or --watermark {share:g}, which leaves those who run room to grow"
+
+
 def fewer_seqs(run: RunView, part: float) -> str:
     """As many sequences as fit, as a remedy; "" where that limits nothing or too much."""
     num_seqs = fitting_seqs(run, part)
-    largest = int(run.requests["n"].max(initial=1))
+    largest = 1 if run.is_v1 else int(run.requests["n"].max(initial=1))
     if not largest <= num_seqs < (run.knob("max_num_seqs") or math.inf):
         return ""
     return f"--max-num-seqs {num_seqs}, {as_many_as_fit(part)}"

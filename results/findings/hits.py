@@ -45,6 +45,11 @@ class Prompts:
         shared = np.minimum(self.shared, self.tokens - 1)
         return float((shared // block_size * block_size).sum())
 
+    def num_distinct_blocks(self, block_size: int) -> int:
+        """Full blocks of all prompts, those that begin alike counted once."""
+        full, shared = self.tokens // block_size, self.shared // block_size
+        return int((full - np.minimum(shared, full)).sum())
+
     def num_repeated(self, block_size: int) -> int:
         """Prompts that an earlier one contains whole and that end within a block."""
         is_whole = self.shared >= self.tokens

@@ -25,8 +25,7 @@ def waited_for(run: RunView, queue_s: float) -> tuple[str, str] | None:
     place = f"one of the {limit:,} places of max_num_seqs"
     if fitting <= limit:
         return place, "a larger pool, and then a higher --max-num-seqs"
-    present = (run.steps["num_running"] + run.steps["num_waiting"]).max()
-    wanted = int(present * run.requests["n"].max())
+    wanted = seqs_wanted(run, np.ones(len(run.steps), dtype=np.bool_))
     if wanted <= fitting:
         return place, f"{max_num_seqs(run, wanted)}, as many as were there at once"
     return place, f"{max_num_seqs(run, fitting)}, {as_many_as_fit(MOST_OF_LIFE)}"
@@ -40,6 +39,15 @@ def max_num_seqs(run: RunView, num_seqs: int) -> str:
     return flag
 
 
+def seqs_wanted(run: RunView, chosen: BoolArray) -> int:
+    """Sequences that were there at once in the chosen stretches, waiting ones included.
+
+    v1 queues each sample, v0 whole groups.
+    """
+    present = (run.steps["num_running"] + run.steps["num_waiting"])[chosen].max()
+    return int(present * (1 if run.is_v1 else run.requests["n"].max()))
+
+
 def waits_for_blocks(run: RunView) -> BoolArray:
     """Stretches whose first candidate was refused for want of blocks."""
     refused: BoolArray = run.steps["num_head_blocks"] > 0
@@ -47,9 +55,13 @@ def waits_for_blocks(run: RunView) -> BoolArray:
 
 
 def waits_for_seqs(run: RunView) -> BoolArray:
-    """``max_num_seqs`` sequences run, or too many for the largest group to join them."""
+    """``max_num_seqs`` sequences run, or too many for the largest group to join them.
+
+    In v1 each sample joins on its own.
+    """
     steps = run.steps
     batch = steps["num_prefill_seqs"] + steps["num_decode_seqs"]
-    num_seqs = np.maximum(steps["num_running"], batch) + run.requests["n"].max()
+    joining = 1 if run.is_v1 else run.requests["n"].max()
+    num_seqs = np.maximum(steps["num_running"], batch) + joining
     full: BoolArray = num_seqs > (run.knob("max_num_seqs") or np.inf)
     return full & ~waits_for_blocks(run)

@@ -5,6 +5,7 @@ import numpy as np
 from results.findings.finding import Finding
 from results.findings.fit import larger_pool
 from results.findings.hits import Prompts, Saving
+from results.findings.offload import tier_for_all
 from results.findings.run_view import RunView, percent
 from results.queueing import MIN_REQUESTS
 
@@ -20,8 +21,9 @@ MIN_BLAME = 0.5
 MAX_GPUS = 8
 """Of a common server; more memory than that is no advice."""
 
-SMALLER_BLOCK_SIZES = (16, 8)
-"""What policy v0's versions offer below their largest, 32 (see ``harness/config.py``)."""
+SMALLER_BLOCK_SIZES = {"v0": (16, 8), "v1": (16,)}
+"""What v0 offers below its largest, 32, and attention backends of v1 below larger ones
+(see ``harness/config``)."""
 
 
 def find_prefix_cache(run: RunView) -> list[Finding]:
@@ -75,17 +77,32 @@ def _nothing_shared(run: RunView, prompts: Prompts) -> list[Finding]:
             message=f"the {len(prompts.tokens):,} prompts hardly begin alike: {shared} of"
             " their tokens began an earlier prompt as well, so there is nothing for"
             " prefix caching to find",
-            advice="leave --enable-prefix-caching out: where nothing is shared it costs a"
-            " little (ShareGPT, Llama 7B on an A100: 8.55 requests/s with it, 8.71"
-            " without; vLLM PR 2762)",
+            advice=_cost_of_nothing(run),
         )
     ]
 
 
+def _cost_of_nothing(run: RunView) -> str:
+    """What prefix caching costs that finds nothing."""
+    if run.is_v1:
+        return (
+            "none needed: v1 has it on because it costs next to nothing then (less than"
+            " 1 % of throughput; vLLM blog on V1, January 2025)"
+        )
+    return (
+        "leave --enable-prefix-caching out: where nothing is shared it costs a little"
+        " (ShareGPT, Llama 7B on an A100: 8.55 requests/s with it, 8.71 without; vLLM PR"
+        " 2762)"
+    )
+
+
 def _cannot_pay(run: RunView, prompts: Prompts, saving: Saving) -> list[Finding]:
-    """Only of a whole trace whose blocks would fit into the pool unshared as well."""
+    """Only of a whole trace whose blocks would fit into the pool unshared as well.
+
+    Not of v1, which has prefix caching on where it does not pay, too.
+    """
     too_few = len(prompts.tokens) < MIN_REQUESTS or not run.info.complete
-    if too_few or not run.shares.prefill or not _fits_unshared(run):
+    if run.is_v1 or too_few or not run.shares.prefill or not _fits_unshared(run):
         return []
     shared = prompts.percent(prompts.findable_tokens(1))
     return [
@@ -129,26 +146,31 @@ def _below_a_block(run: RunView, prompts: Prompts, saving: Saving) -> list[Findi
 
 def _smaller_blocks(run: RunView, prompts: Prompts, saving: Saving) -> str:
     """The block sizes that would hit, with what they would find, if that is anything."""
-    off = "leave --enable-prefix-caching out"
+    off = "none needed" if run.is_v1 else "leave --enable-prefix-caching out"
     if not saving.is_worth_it:
         return f"{off}: finding all that prompts share would save {saving}"
     would_hit = []
-    for size in SMALLER_BLOCK_SIZES:
+    for size in SMALLER_BLOCK_SIZES[run.info.policy]:
         findable = prompts.findable_tokens(size)
         if size < run.block_size and not prompts.is_below(MIN_RATE, findable):
             would_hit.append(f"{size} could find {prompts.percent(findable)}")
     if would_hit:
         return f"--block-size {', '.join(would_hit)} of prompt tokens"
-    smallest = SMALLER_BLOCK_SIZES[-1]
+    smallest = SMALLER_BLOCK_SIZES[run.info.policy][-1]
     return (
         f"{off}: even blocks of {smallest} tokens, the smallest there are, are too large"
     )
 
 
 def _evicted(run: RunView, prompts: Prompts) -> list[Finding]:
-    """Hits missed because what they needed had been given up for other blocks."""
+    """Hits missed because what they needed had been given up for other blocks.
+
+    With an offload tier that is for the tier to hold, see ``offload_tier_small``.
+    """
     findable = prompts.findable_tokens(run.block_size)
     missed = findable - prompts.num_hit_tokens
+    if run.has_tier:
+        return []
     regretted = run.steps.total("num_regretted_evictions")
     again = regretted * run.block_size
     if prompts.is_below(GOOD_RATE, missed) or again < MIN_BLAME * missed:
@@ -163,7 +185,8 @@ def _evicted(run: RunView, prompts: Prompts) -> list[Finding]:
             f" hits where {prompts.percent(findable)} could have been:"
             f" {regretted:,} of {num_evictions:,} evicted blocks were needed again,"
             f" {again:,} tokens that were computed once more",
-            advice=_room_for_all(run, num_evictions - regretted),
+            advice=tier_for_all(run, prompts)
+            or _room_for_all(run, num_evictions - regretted),
         )
     ]
 
@@ -186,7 +209,7 @@ def _would_help(run: RunView, prompts: Prompts) -> list[Finding]:
     if prompts.is_below(GOOD_RATE, findable) or not Saving.of(run, findable).is_worth_it:
         return []
     advice = "--enable-prefix-caching"
-    if run.knob("enable_chunked_prefill"):
+    if run.knob("enable_chunked_prefill") and not run.is_v1:
         advice += " --enable-chunked-prefill (vLLM's v0 does not chunk by itself then)"
     if run.steps.total("num_swap_in_blocks") and prompts.num_repeated(run.block_size):
         advice += ", once nothing is swapped: where both meet, vLLM's v0 can spoil text"

@@ -11,7 +11,13 @@ import numpy as np
 
 from results.columns import FloatArray
 from results.findings.finding import Finding
-from results.findings.fit import MOST_OF_LIFE, fewer_or_more, fewer_seqs, more_blocks
+from results.findings.fit import (
+    MOST_OF_LIFE,
+    fewer_or_more,
+    fewer_seqs,
+    higher_watermark,
+    more_blocks,
+)
 from results.findings.run_view import RunView, percent
 from results.naming import number_of
 from results.queueing import waits_ns
@@ -40,7 +46,7 @@ MIN_RESERVED_SHARE = 0.05
 """Of the time of steps. Less cannot be told from a pool of another size."""
 
 V0_WATERMARK = 0.01
-"""What vLLM's v0 keeps free. Source: docs/v0.md."""
+"""What vLLM's v0 keeps free; v1 keeps nothing unless told. Source: docs/v0.md, v1.md."""
 
 MAX_PREEMPTION_RATE = 0.01
 """Preemptions per admission up to which more may be admitted."""
@@ -74,8 +80,9 @@ def find_pressure(run: RunView) -> list[Finding]:
 
 def _storms(run: RunView) -> list[Finding]:
     """Where much of the time of steps was lost to preemptions."""
+    swaps = 0.0 if run.is_v1 else run.shares.swap
     causes = (
-        ("swap_storm", run.shares.swap, _swapped),
+        ("swap_storm", swaps, _swapped),
         ("recompute_storm", run.shares.recompute, _recomputed),
     )
     return [
@@ -83,7 +90,7 @@ def _storms(run: RunView) -> list[Finding]:
             code=code,
             severity="warning",
             message="; ".join([went_into(run, share), *_thrashed(run)]),
-            advice=fewer_or_more(run, MOST_OF_LIFE),
+            advice=f"{fewer_or_more(run, MOST_OF_LIFE)}{higher_watermark(run)}",
         )
         for code, share, went_into in causes
         if share >= MIN_STORM_SHARE
@@ -120,7 +127,7 @@ def _preemption_thrash(run: RunView) -> list[Finding]:
             severity="warning",
             message=f"{_thrashed(run)[0]}; in all there were"
             f" {times.sum() / num_admitted:.3g} preemptions for each request admitted",
-            advice=fewer_or_more(run, 1),
+            advice=f"{fewer_or_more(run, 1)}{higher_watermark(run)}",
         )
     ]
 
@@ -148,7 +155,7 @@ def _swap_stayed_empty(run: RunView) -> list[Finding]:
     """
     num_preempted = run.requests.total("num_preemptions")
     may_swap = run.knob("preemption_mode") == "swap" or (run.requests["n"] > 1).any()
-    if may_swap or not num_preempted or not run.num_cpu_blocks:
+    if run.is_v1 or may_swap or not num_preempted or not run.num_cpu_blocks:
         return []
     gib = run.gib(run.num_cpu_blocks)
     return [
@@ -169,7 +176,7 @@ def _swap_space_size(run: RunView) -> list[Finding]:
     was_refused = run.requests.is_equal("reason", "no_cpu_blocks").any()
     given = run.gib(run.num_cpu_blocks)
     enough = math.ceil(run.gib(peak * SWAP_MARGIN))
-    if not peak or was_refused or given - enough < MIN_SAVED_GIB:
+    if run.is_v1 or not peak or was_refused or given - enough < MIN_SAVED_GIB:
         return []
     return [
         Finding(
@@ -217,9 +224,10 @@ def _watermark_waiting(run: RunView) -> list[Finding]:
     kept, refused = run.num_watermark_blocks, run.steps["num_head_blocks"] > 0
     share = run.share_of_time(refused & (_missing_blocks(run) <= kept))
     preemption_rate = run.requests.total("num_preemptions") / run.is_admitted.sum()
-    above_v0 = bool(run.info.config["watermark"] > V0_WATERMARK)
+    built_in = 0.0 if run.is_v1 else V0_WATERMARK
+    is_raised = bool(run.info.config["watermark"] > built_in)
     is_harmful = preemption_rate > MAX_PREEMPTION_RATE
-    if share < MIN_RESERVED_SHARE or is_harmful or (run.is_growing and not above_v0):
+    if share < MIN_RESERVED_SHARE or is_harmful or (run.is_growing and not is_raised):
         return []
     return [
         Finding(
@@ -228,14 +236,16 @@ def _watermark_waiting(run: RunView) -> list[Finding]:
             message=f"{percent(share)} of the time the first in the queue waited only"
             f" for what the watermark keeps free, {kept:,} of {run.num_gpu_blocks:,}"
             " blocks",
-            advice=_lower_watermark(run, above_v0),
+            advice=_lower_watermark(run, is_raised),
         )
     ]
 
 
-def _lower_watermark(run: RunView, above_v0: bool) -> str:
+def _lower_watermark(run: RunView, is_raised: bool) -> str:
     """To vLLM's own, but not below: there is no option for it, and it has its use."""
-    if above_v0:
+    if run.is_v1:
+        return "--watermark 0, which is vLLM's default"
+    if is_raised:
         return f"--watermark {V0_WATERMARK}, which vLLM's v0 has built in"
     return (
         "vLLM's v0 has no option for it, and what is kept free spares others a"
@@ -247,7 +257,7 @@ def _missing_blocks(run: RunView) -> FloatArray:
     """Blocks that the refused candidate was short of, to the end of each stretch."""
     steps, room = run.steps, run.steps["num_room_blocks"]
     grown = steps["num_used_blocks_end"] - steps["num_used_blocks"]
-    free = run.num_gpu_blocks - steps["num_used_blocks"]
+    free = run.num_usable_blocks - steps["num_used_blocks"]
     # Below the watermark there is no room at all, however many are free.
     room = np.where(room > 0, room, np.minimum(0, free - run.num_watermark_blocks))
     return steps["num_head_blocks"] + grown - room

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from results.columns import BoolArray, Columns, FloatArray, durations_ns
+from results.kv_usage import num_usable_blocks
 from results.naming import named, number_of
+from results.offload import block_bytes_of_all_ranks, has_offload_tier
 from results.queueing import QueueTrend, queue_trend
 from results.run_info import RunInfo
 from results.waste import TimeShares, time_shares
@@ -34,13 +36,33 @@ class RunView:
         return self.info.config.get(name)
 
     @property
+    def is_v1(self) -> bool:
+        """Policy v1 decided."""
+        return self.info.policy == "v1"
+
+    @property
+    def has_tier(self) -> bool:
+        """CPU blocks lie under the pool, to which prompts are offloaded."""
+        return has_offload_tier(self.info)
+
+    @property
     def num_gpu_blocks(self) -> int:
-        """Blocks of the GPU pool."""
+        """Blocks of the GPU pool, as the flag counts them."""
         return int(self.info.config["num_gpu_blocks"])
 
     @property
+    def num_usable_blocks(self) -> int:
+        """Those of them that sequences can hold."""
+        return num_usable_blocks(self.num_gpu_blocks, self.info.policy)
+
+    @property
+    def num_set_aside(self) -> int:
+        """Those that nobody ever holds."""
+        return self.num_gpu_blocks - self.num_usable_blocks
+
+    @property
     def num_cpu_blocks(self) -> int:
-        """Blocks of the CPU pool."""
+        """Blocks of the CPU pool: swap space in v0, the offload tier in v1."""
         return int(self.info.config["num_cpu_blocks"])
 
     @property
@@ -53,9 +75,51 @@ class RunView:
         """Blocks that admission leaves free."""
         return int(self.info.config["watermark"] * self.num_gpu_blocks)
 
+    @cached_property
+    def demand_blocks(self) -> FloatArray:
+        """Blocks of each request at its full length, ``(num_requests,)``."""
+        return self.held_blocks(1)
+
+    def held_blocks(self, part: float) -> FloatArray:
+        """Blocks of each request with so much of its output, ``(num_requests,)``.
+
+        What it shares with others is not subtracted. A window is all that a sequence
+        holds once it decodes. In v1 samples share their prompt by prefix caching alone.
+        """
+        rows, n = self.requests, self.requests["n"]
+        missing = (1 - part) * rows["num_requested_tokens"] / self.block_size
+        demand: FloatArray = rows["num_demand_blocks"] - missing
+        if self.is_v1 and not self.info.is_caching:
+            demand = demand + (n - 1) * (rows["num_prompt_tokens"] // self.block_size)
+        window = self.knob("sliding_window")
+        if window is None:
+            return demand
+        most: FloatArray = n * (np.ceil(window / self.block_size) + 1)
+        return np.minimum(demand, most)
+
+    @property
+    def num_blocks_of_longest(self) -> int:
+        """Blocks that a sequence of ``max_model_len`` can hold at a time, as at start.
+
+        With a window these are the window and what is in flight, in two batches where
+        scheduling is asynchronous, and one more. Source: vLLM 0.32.0,
+        ``v1/kv_cache_interface.py``.
+        """
+        num_tokens, window = int(self.knob("max_model_len")), self.knob("sliding_window")
+        if window is None:
+            return -(-num_tokens // self.block_size)
+        num_batches = 2 if self.knob("async_scheduling") else 1
+        in_flight = num_batches * int(self.knob("max_num_batched_tokens"))
+        num_tokens = min(num_tokens, int(window) - 1 + in_flight)
+        return -(-num_tokens // self.block_size) + 1
+
     def gib(self, num_blocks: float) -> float:
         """GiB that so many blocks take on one GPU, or in its swap space."""
         return num_blocks * int(self.info.config["block_bytes"]) / GIB
+
+    def tier_gib(self, num_blocks: float) -> float:
+        """GiB that so many blocks take in the offload tier, all GPUs together."""
+        return num_blocks * block_bytes_of_all_ranks(self.info) / GIB
 
     @cached_property
     def shares(self) -> TimeShares:

@@ -96,8 +96,16 @@ def _fewer_in_a_step(run: RunView, slo: Slo, metric: str) -> str:
     too_many = seqs[decodes][step_s > limits[metric]].min(initial=np.inf)
     inside = seqs[decodes & (seqs < too_many)]
     if not len(inside) or too_many == np.inf:
-        return "a faster GPU, or prompts computed in smaller chunks"
+        return f"a faster GPU, or prompts computed in {_smaller_chunks(run)}"
     return (
         f"--max-num-seqs {int(inside.max())}: no step of so few that only decoded"
         f" exceeded {metric}"
     )
+
+
+def _smaller_chunks(run: RunView) -> str:
+    """Chunks, with the flag where it needs no other one."""
+    limit = run.knob("max_num_batched_tokens")
+    is_v1 = run.is_v1 and run.knob("enable_chunked_prefill")
+    flag = f" (--max-num-batched-tokens below {limit})" if is_v1 else ""
+    return f"smaller chunks{flag}"

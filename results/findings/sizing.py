@@ -2,7 +2,7 @@
 
 What kept requests waiting is told from the rows: blocks where the first candidate was
 refused for want of them; else sequences where ``max_num_seqs`` of them ran; else tokens,
-because nothing but the tokens of a step keeps vLLM's v0 from admitting the next one.
+because little but the tokens of a step keeps vLLM from admitting the next one then.
 
 A pool is not called too large while another limit keeps requests out of it, and waiting
 is only spoken of where neither a growing queue nor such a limit has said it already.
@@ -12,8 +12,10 @@ import math
 
 from results.columns import BoolArray, FloatArray
 from results.findings.finding import Finding
+from results.findings.long_prefill import find_long_prefills
 from results.findings.place import (
     max_num_seqs,
+    seqs_wanted,
     waited_for,
     waits_for_blocks,
     waits_for_seqs,
@@ -38,6 +40,10 @@ THROUGHPUT_TOKENS = 2048
 """Of a step with chunked prefill. Source: vLLM 0.6 documentation, which names it where
 throughput matters more than the time between tokens."""
 
+V1_THROUGHPUT_TOKENS = 8192
+"""The same for v1: its documentation wants more than that for small models on large GPUs,
+and it is the default of ``vllm serve`` there. Source: vLLM 0.32 documentation."""
+
 MIN_QUEUE_S = 0.1
 """Mean. A shorter wait is not felt."""
 
@@ -57,13 +63,13 @@ def find_sizing(run: RunView) -> list[Finding]:
 
 def _kv_cache_oversized(run: RunView) -> list[Finding]:
     """Only of a whole run: one that broke off or refused requests may need the rest."""
-    peak, num_blocks = _peak_blocks(run), run.num_gpu_blocks
+    peak, num_blocks = _peak_blocks(run), run.num_usable_blocks
     refused = run.requests.is_equal("reason", "exceeds_kv_capacity").any()
     is_whole = run.info.complete and not refused and len(run.requests) >= MIN_REQUESTS
     if not is_whole or peak >= OVERSIZED * num_blocks or _is_kept_out(run):
         return []
-    longest = math.ceil(run.knob("max_model_len") / run.block_size)
-    needed = max(math.ceil(peak * SPARE), longest)
+    longest = run.num_blocks_of_longest
+    needed = max(math.ceil(peak * SPARE), longest) + run.num_set_aside
     remedy = _smaller_pool(run, needed)
     if not remedy:
         return []
@@ -77,7 +83,7 @@ def _kv_cache_oversized(run: RunView) -> list[Finding]:
             " each GPU held nothing",
             advice=f"{remedy} would do, for this load"
             f"{'' if run.info.is_caching else ' without prefix caching'}"
-            + (", and leave a fifth to spare" if needed > longest else _least(run)),
+            + (", and leave a fifth to spare" if peak * SPARE > longest else _least(run)),
         )
     ]
 
@@ -131,7 +137,7 @@ def _kept_out(run: RunView) -> BoolArray:
 
 
 def _usage(run: RunView) -> FloatArray:
-    usage: FloatArray = run.steps["num_used_blocks_end"] / run.num_gpu_blocks
+    usage: FloatArray = run.steps["num_used_blocks_end"] / run.num_usable_blocks
     return usage
 
 
@@ -140,8 +146,11 @@ def _is_kept_out(run: RunView) -> bool:
 
 
 def _not_kv_bound(run: RunView) -> list[Finding]:
-    """Requests waited beside a pool half empty. Source: vLLM issue 11517."""
-    if not _is_kept_out(run):
+    """Requests waited beside a pool half empty. Source: vLLM issue 11517.
+
+    Where a single long prompt kept them out, ``long_prefills_block`` says it.
+    """
+    if not _is_kept_out(run) or find_long_prefills(run):
         return []
     chosen = _kept_out(run)
     most = float(_usage(run)[chosen].max())
@@ -170,17 +179,18 @@ def _limit(run: RunView, chosen: BoolArray, usage: float) -> tuple[str, str] | N
         return _seqs_limit(run, at_seqs, usage)
     if run.share_of_time(at_tokens) >= half:
         return _tokens_limit(run)
+    others = "adapters, priorities, requests swapped out"
+    if run.is_v1:
+        others = "adapters, priorities, loads from the offload tier"
     return (
         "neither max_num_seqs nor the tokens of a step kept them out",
-        "look for what else does: adapters, priorities, requests swapped out",
+        f"look for what else does: {others}",
     )
 
 
 def _seqs_limit(run: RunView, chosen: BoolArray, usage: float) -> tuple[str, str]:
     """``max_num_seqs``, and how many would fill most of the pool, if so many come."""
-    steps, limit = run.steps, run.knob("max_num_seqs")
-    present = (steps["num_running"] + steps["num_waiting"])[chosen].max()
-    wanted = int(present * run.requests["n"].max())
+    limit, wanted = run.knob("max_num_seqs"), seqs_wanted(run, chosen)
     filling = math.floor(limit * FILLED / max(usage, 1 / run.num_gpu_blocks))
     num_seqs = max(limit + 1, min(filling, wanted))
     advice = f"{max_num_seqs(run, num_seqs)}, which takes about"
@@ -192,11 +202,12 @@ def _tokens_limit(run: RunView) -> tuple[str, str] | None:
     """The tokens of a step; without chunks these are the GPU's own limit.
 
     A step of prefills alone takes as long as it has tokens, so that more of them in a
-    step gain nothing. Where that makes the queue grow, ``overloaded`` says it.
+    step gain nothing; chunks of v1 are as large by default. Where that makes the queue
+    grow, ``overloaded`` says it.
     """
     limit = run.knob("max_num_batched_tokens")
-    if run.knob("enable_chunked_prefill"):
-        more = max(THROUGHPUT_TOKENS, 2 * limit)
+    more = V1_THROUGHPUT_TOKENS if run.is_v1 else max(THROUGHPUT_TOKENS, 2 * limit)
+    if run.knob("enable_chunked_prefill") and more > limit:
         return (
             f"max_num_batched_tokens ({limit:,}) kept them out",
             f"--max-num-batched-tokens {more} shortens the queue, and lengthens the time"

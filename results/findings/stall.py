@@ -81,15 +81,31 @@ def _smaller_chunks(run: RunView, median_s: float) -> str:
     """Chunks of prefills with which a step takes about three medians; "" if they are."""
     steps, limit = run.steps, run.knob("max_num_batched_tokens")
     is_chunked = run.knob("enable_chunked_prefill")
-    if not is_chunked and (run.requests["n"] > 1).any():
+    if not is_chunked and not run.is_v1 and (run.requests["n"] > 1).any():
         return "fewer or shorter prompts; with n > 1 chunked prefill can end vLLM's v0"
     tokens = steps["num_prefill_tokens"]
     decoding_s = np.where(steps["num_decode_seqs"] > 0, median_s, 0.0)
     took_s = np.maximum(0, durations_ns(steps) / NS_PER_S - decoding_s)[tokens > 0].sum()
     per_token_s = took_s / tokens.sum()
     chunk = int(2 * median_s / per_token_s) // CHUNK_STEP * CHUNK_STEP
-    chunk = max(chunk, CHUNK_STEP, run.knob("max_num_seqs"))
+    chunk, seqs = _with_seqs(run, max(chunk, CHUNK_STEP))
     if is_chunked and chunk >= limit:
         return ""
     flag = "" if is_chunked else "--enable-chunked-prefill with "
-    return f"{flag}--max-num-batched-tokens {chunk}, at the price of later first tokens"
+    return (
+        f"{flag}--max-num-batched-tokens {chunk}{seqs}, at the price of later first"
+        " tokens"
+    )
+
+
+def _with_seqs(run: RunView, chunk: int) -> tuple[int, str]:
+    """A chunk with which vLLM starts, and a lower limit of sequences that allows it.
+
+    v1 starts with places for more sequences than a small chunk has tokens, and hardly
+    ever needs them.
+    """
+    places = int(run.knob("max_num_seqs"))
+    if chunk >= places:
+        return chunk, ""
+    chunk = max(chunk, int(run.steps["num_running"].max())) if run.is_v1 else places
+    return chunk, f" --max-num-seqs {chunk}" if chunk < places else ""

@@ -12,22 +12,36 @@ from harness.verify.golden import verify_scenario
 
 GOLDEN = Path(__file__).resolve().parents[2] / "data" / "golden"
 NAME = "v0_random_06"
+NAME_V1 = "v1_random_27"
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """A recorded scenario."""
+    path = GOLDEN / f"{name}.scenario.json.gz"
+    document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return document
 
 
 @pytest.fixture
 def scenario() -> dict[str, Any]:
     """Return a small recorded scenario."""
-    path = GOLDEN / f"{NAME}.scenario.json.gz"
-    document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
-    return document
+    return recorded(NAME)
 
 
-def verify(folder: Path, scenario: Any, rows: bytes | None = None) -> None:
+@pytest.fixture
+def scenario_v1() -> dict[str, Any]:
+    """Return a small recorded scenario of v1."""
+    return recorded(NAME_V1)
+
+
+def verify(
+    folder: Path, scenario: Any, rows: bytes | None = None, name: str = NAME
+) -> None:
     """Write both files and compare."""
     scenario_path, rows_path = folder / "s.json", folder / "r.jsonl"
     scenario_path.write_text(json.dumps(scenario))
     if rows is None:
-        rows = gzip.decompress((GOLDEN / f"{NAME}.rows.jsonl.gz").read_bytes())
+        rows = gzip.decompress((GOLDEN / f"{name}.rows.jsonl.gz").read_bytes())
     rows_path.write_bytes(rows)
     assert verify_scenario(scenario_path, rows_path).identical
 
@@ -122,13 +136,54 @@ def test_requests_are_some_and_each_once(
         verify(tmp_path, scenario)
 
 
-def test_policy_that_is_not_there_is_said(
-    tmp_path: Path, scenario: dict[str, Any]
+@pytest.mark.parametrize("key", ["scheduler_reserve_full_isl", "async_scheduling"])
+def test_knob_of_v1_that_is_missing_is_named(
+    tmp_path: Path, scenario_v1: dict[str, Any], key: str
 ) -> None:
-    """A v1 recording is refused in words."""
-    scenario["policy"] = "v1"
+    """A scenario of v1 without one of its knobs is refused by that knob's name."""
+    del scenario_v1["config"][key]
 
-    with pytest.raises(UsageError, match="policy v1 cannot be replayed yet"):
+    with pytest.raises(TraceError, match=f"it lacks '{key}'"):
+        verify(tmp_path, scenario_v1, name=NAME_V1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("scheduling_policy", "lifo"),
+        ("sliding_window", -1),
+        ("async_scheduling", "no"),
+        ("long_prefill_token_threshold", 0.5),
+        ("offload_blocks", "many"),
+        ("chunked_prefill", None),
+    ],
+)
+def test_knob_of_v1_that_means_nothing_is_refused(
+    tmp_path: Path, scenario_v1: dict[str, Any], key: str, value: object
+) -> None:
+    """A knob of the wrong kind or size is named with what it must be."""
+    scenario_v1["config"][key] = value
+
+    with pytest.raises(TraceError, match=f"{key} in config is .*, must be "):
+        verify(tmp_path, scenario_v1, name=NAME_V1)
+
+
+def test_rows_of_the_other_policy_are_no_recording(
+    tmp_path: Path, scenario_v1: dict[str, Any]
+) -> None:
+    """Rows of v0 beside a scenario of v1 lack what every row of v1 has."""
+    with pytest.raises(TraceError, match="r.jsonl:1: a row of v1 lacks free, "):
+        verify(tmp_path, scenario_v1, name=NAME)
+
+
+@pytest.mark.parametrize("policy", ["v2", None, 1])
+def test_policy_that_is_not_there_is_said(
+    tmp_path: Path, scenario: dict[str, Any], policy: object
+) -> None:
+    """A recording of a policy that there is not is refused in words."""
+    scenario["policy"] = policy
+
+    with pytest.raises(UsageError, match="policy is .*; scenarios of v0 and v1 can"):
         verify(tmp_path, scenario)
 
 
