@@ -109,7 +109,8 @@ class KVCacheManager:
         self.sliding_window = sliding_window
         self.block_pool = BlockPool(num_gpu_blocks)
         self.index = None
-        if enable_caching:
+        if enable_caching and sliding_window != 1:
+            # A window of one token never needs a block that is cached: none is named.
             self.index = ContentIndex(block_size, self.block_pool.forget)
         self._max_window_blocks: int | None = None
         if sliding_window is not None:
@@ -130,7 +131,7 @@ class KVCacheManager:
         parts = blocks.path.parts(0, (num_tokens - 1) // self.block_size)
         if self.sliding_window is None:
             return self.block_pool.find(parts)
-        num_needed = max(1, -(-(self.sliding_window - 1) // self.block_size))
+        num_needed = -(-(self.sliding_window - 1) // self.block_size)
         return self.block_pool.find_last(parts, num_needed)
 
     def allocate_slots(

@@ -93,6 +93,7 @@ class Offloading:
         self._num_fences = np.zeros(num_gpu_blocks, dtype=np.int64)
         self._fenced: dict[TransferId, None] = {}
         self._new_loads: list[Transfer] = []
+        self._has_changed = False  # by copies that have ended since the last offers
 
     @property
     def has_transfers(self) -> bool:
@@ -108,6 +109,11 @@ class Offloading:
     def asks_for_allocated(self) -> bool:
         """Whether it matters to the next call which blocks are given out in it."""
         return bool(self._fenced or self._over)
+
+    @property
+    def may_offer_again(self) -> bool:
+        """Whether an offer that was refused may be taken by the next call."""
+        return bool(self._has_changed and self.owing)
 
     def request_of(self, transfer_id: TransferId) -> EngineRequest:
         """For whom a copy under way is made."""
@@ -196,6 +202,7 @@ class Offloading:
                 if self._is_overwritten(store.transfer_id, allocated):
                     forced[store.transfer_id] = None
         self._over.clear()
+        self._has_changed = False
         for request in over:
             self._forget(request)
         return transfers, list(forced)
@@ -265,6 +272,7 @@ class Offloading:
     def transfers_done(self, transfers: Iterable[TransferId]) -> list[EngineRequest]:
         """Take note that copies have ended; whose load it was."""
         loaded = []
+        self._has_changed = True
         for transfer_id in transfers:
             copy = self._copies.pop(transfer_id)
             if copy.is_store:

@@ -582,7 +582,9 @@ class SchedulerV1:
             return 0  # what one of them writes may be what another waits for
         if offloading is not None:
             may_load = offloading.has_transfers or not self.scheduler_reserve_full_isl
-            if offloading.asks_for_allocated or (is_waiting and may_load):
+            if offloading.asks_for_allocated or offloading.may_offer_again:
+                return 0
+            if is_waiting and may_load:
                 return 0
         return self.lockstep.max_steps(self.manager.block_pool.num_free_blocks)
 
