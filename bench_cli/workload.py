@@ -26,6 +26,39 @@ class WorkloadFlags:
         """Every request is to arrive at time 0."""
         return self.request_rate is not None and self.request_rate.strip() == "inf"
 
+    def refuse_contradictions(self) -> None:
+        """Refuse flags that would have no effect or work against each other.
+
+        Raises:
+            UsageError: Names the two flags and what to do.
+        """
+        from harness.errors import UsageError
+
+        drawn = not (self.burstiness is None and self.seed is None)
+        problems = [
+            (
+                self.request_rate is not None and self.speedup is not None,
+                "--request-rate draws new arrival times and --speedup scales the"
+                " trace's; give one of them",
+            ),
+            (
+                self.request_rate is None and self.burstiness is not None,
+                "--burstiness shapes the arrivals of --request-rate; add --request-rate",
+            ),
+            (
+                self.request_rate is None and self.seed is not None,
+                "--seed draws the arrivals of --request-rate; add --request-rate",
+            ),
+            (
+                self.is_all_at_once and drawn,
+                "--request-rate inf sends all at once, and leaves --burstiness and"
+                " --seed nothing to draw; leave them out",
+            ),
+        ]
+        for contradicts, message in problems:
+            if contradicts:
+                raise UsageError(message)
+
     def to_dict(self) -> dict[str, Any]:
         """The flags by name, as strict JSON: an infinite burstiness is ``inf``."""
         flags = asdict(self)

@@ -140,18 +140,18 @@ class FrontDoor:
 
     Args:
         inner: Where requests come from.
-        max_model_len: Longest prompt let in, tokens.
+        max_prompt_tokens: Longest prompt let in.
         on_refused: Told of each request that is not let in.
     """
 
     def __init__(
         self,
         inner: ArrivalSource,
-        max_model_len: int,
+        max_prompt_tokens: int,
         on_refused: Callable[[Request], None],
     ) -> None:
         self._inner = inner
-        self._max_model_len = max_model_len
+        self._max_prompt_tokens = max_prompt_tokens
         self._on_refused = on_refused
 
     def next_ns(self) -> int | None:
@@ -162,7 +162,7 @@ class FrontDoor:
         """Hand out those that are let in."""
         due = []
         for request in self._inner.pop_due(now_ns):
-            if request.num_prompt_tokens <= self._max_model_len:
+            if request.num_prompt_tokens <= self._max_prompt_tokens:
                 due.append(request)
             else:
                 self._on_refused(request)

@@ -12,7 +12,7 @@ from typing import Protocol
 from harness.arrivals import ArrivalSource
 from harness.executors.executor import Execution, Executor
 from harness.request import Request
-from harness.schedulers.batch import Batch, Finished, Scheduler
+from harness.schedulers.batch import Batch, Finished, Scheduler, TransferId
 from harness.schedulers.errors import SchedulerDiedError
 from results.run_info import Ending, Outcome
 
@@ -31,6 +31,9 @@ class Observer(Protocol):
 
     def committed(self, batch: Batch, execution: Execution, done: list[Finished]) -> None:
         """The batch's last tokens are in; ``done`` finished with it."""
+
+    def transferred(self, transfers: list[TransferId]) -> None:
+        """The scheduler was told that these copies have ended."""
 
 
 class Engine:
@@ -160,14 +163,18 @@ class Engine:
         execution = self._executor.wait()
         done = self._scheduler.commit(batch)
         self._observer.committed(batch, execution, done)
-        if execution.transfers_done:
-            self._scheduler.transfers_done(execution.transfers_done)
+        self._report(execution.transfers_done)
         for finished in done:
             self._source.on_finished(finished.request, execution.end_ns)
 
     def _report_transfers(self) -> None:
         if self._executor.has_transfers:
-            self._scheduler.transfers_done(self._executor.ended_transfers())
+            self._report(self._executor.ended_transfers())
+
+    def _report(self, transfers: list[TransferId]) -> None:
+        if transfers:
+            self._scheduler.transfers_done(transfers)
+            self._observer.transferred(transfers)
 
     def _wait_for_work(self) -> bool:
         """Let time pass to the next event; False if nothing will ever happen again."""
@@ -176,6 +183,5 @@ class Engine:
         can_go_on = is_blocked and self._num_blocked_calls < self._stuck_after
         if next_ns is None and not self._executor.has_transfers and not can_go_on:
             return False
-        ended = self._executor.idle_until(next_ns, is_blocked=is_blocked)
-        self._scheduler.transfers_done(ended)
+        self._report(self._executor.idle_until(next_ns, is_blocked=is_blocked))
         return True

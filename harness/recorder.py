@@ -17,6 +17,7 @@ from harness.schedulers.batch import (
     Preempted,
     Scheduled,
     Scheduler,
+    TransferId,
 )
 from results.record import RequestRecord, RequestStatus, StepRecord
 from results.rows import Rows
@@ -147,6 +148,9 @@ class Recorder:
             record.num_output_tokens = sum(finished.sample_lengths)
             record.max_sample_tokens = max(finished.sample_lengths)
             self._leave(finished.request, execution.end_ns, RequestStatus.FINISHED, "")
+
+    def transferred(self, transfers: list[TransferId]) -> None:
+        """Copies are recorded where they begin."""
 
     def break_off(self, reason: str) -> None:
         """Note of every request still unfinished why the run ended without it."""

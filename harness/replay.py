@@ -93,7 +93,7 @@ def replay(
         is_stopped=is_stopped,
     )
     engine = Engine(
-        FrontDoor(source, config.max_model_len, recorder.refused),
+        FrontDoor(source, config.max_prompt_tokens, recorder.refused),
         scheduler,
         build_executor(config),
         recorder,
@@ -181,14 +181,18 @@ def build_scheduler(config: EngineConfig) -> Scheduler:
         return build_scheduler_v0(
             preemption_mode=config.preemption_mode, **_common_knobs(config)
         )
-    return build_scheduler_v1(
-        async_scheduling=config.async_scheduling,
-        scheduling_policy=config.scheduling_policy,
-        long_prefill_token_threshold=config.long_prefill_token_threshold,
-        scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
-        sliding_window=config.sliding_window,
-        **_common_knobs(config),
-    )
+    return build_scheduler_v1(**scheduler_knobs_v1(config))
+
+
+def scheduler_knobs_v1(config: EngineConfig) -> dict[str, Any]:
+    """What a v1 scheduler is built with, by the names that vLLM has for it."""
+    return _common_knobs(config) | {
+        "async_scheduling": config.async_scheduling,
+        "scheduling_policy": config.scheduling_policy,
+        "long_prefill_token_threshold": config.long_prefill_token_threshold,
+        "scheduler_reserve_full_isl": config.scheduler_reserve_full_isl,
+        "sliding_window": config.sliding_window,
+    }
 
 
 def _common_knobs(config: EngineConfig) -> dict[str, Any]:

@@ -122,7 +122,11 @@ class _Numbers:
         self._numbers = array(code)
 
     def extend(self, values: Iterable[Any]) -> None:
-        self._numbers.extend(values)
+        numbers = list(values)
+        try:
+            self._numbers += array(self._numbers.typecode, numbers)
+        except OverflowError:
+            self._numbers = array("q", [*self._numbers, *numbers])
 
     def value(self, row: int) -> Any:
         return self._numbers[row]
@@ -131,14 +135,14 @@ class _Numbers:
         return np.array(self._numbers, dtype=np.int64)
 
     def take(self, other: Any, order: Sequence[int]) -> None:
-        self._numbers.extend(map(other._numbers.__getitem__, order))
+        self.extend(map(other.value, order))
 
 
 class _OptionalNumbers(_Numbers):
     """A column of whole numbers from 0, some of which are None."""
 
     def extend(self, values: Iterable[Any]) -> None:
-        self._numbers.extend(_NONE if value is None else value for value in values)
+        super().extend(_NONE if value is None else value for value in values)
 
     def value(self, row: int) -> int | None:
         value = self._numbers[row]
@@ -196,7 +200,7 @@ class _Lists:
 
 
 def _column(name: str, hint: Any) -> Any:
-    # Times and tokens exceed 32 bits in long runs; blocks and requests do not.
+    # Times and tokens exceed 32 bits in long runs; blocks and requests hardly ever.
     code = "q" if name.endswith(("_ns", "_tokens")) else "i"
     if hint is int:
         return _Numbers(code)

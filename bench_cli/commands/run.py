@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -69,6 +68,7 @@ def run(
     """Replay TRACE and show how full the KV cache got."""
     from bench_cli.quantity import parse_slo
     from harness.config import resolve_config  # brings numpy, which help does not need
+    from harness.errors import UsageError
     from results.store import RunStore
 
     limits = None if slo is None else parse_slo(slo)
@@ -82,7 +82,9 @@ def run(
         max_concurrency=max_concurrency,
         speedup=speedup,
     )
-    refuse_contradictions(timing, output, force=force)
+    timing.refuse_contradictions()
+    if force and output is None:
+        raise UsageError("--force replaces the folder that -o names; add -o FOLDER")
     config = resolve_config(
         model=model,
         gpu=gpu,
@@ -122,46 +124,6 @@ def run(
     code = exit_code_of_run(result)
     if code:
         raise typer.Exit(code)
-
-
-def refuse_contradictions(
-    timing: WorkloadFlags, output: Path | None, *, force: bool
-) -> None:
-    """Refuse flags that would have no effect or work against each other.
-
-    Raises:
-        UsageError: Names the two flags and what to do.
-    """
-    from harness.errors import UsageError
-
-    problems = [
-        (
-            timing.request_rate is not None and timing.speedup is not None,
-            "--request-rate draws new arrival times and --speedup scales the trace's;"
-            " give one of them",
-        ),
-        (
-            timing.request_rate is None and timing.burstiness is not None,
-            "--burstiness shapes the arrivals of --request-rate; add --request-rate",
-        ),
-        (
-            timing.request_rate is None and timing.seed is not None,
-            "--seed draws the arrivals of --request-rate; add --request-rate",
-        ),
-        (
-            timing.is_all_at_once
-            and not (timing.burstiness is None and timing.seed is None),
-            "--request-rate inf sends all at once, and leaves --burstiness and --seed"
-            " nothing to draw; leave them out",
-        ),
-        (
-            force and output is None,
-            "--force replaces the folder that -o names; add -o FOLDER",
-        ),
-    ]
-    for contradicts, message in problems:
-        if contradicts:
-            raise UsageError(message)
 
 
 def run_info(

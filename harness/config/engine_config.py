@@ -66,6 +66,14 @@ class EngineConfig:
     step_time_error: KnownError | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Longest prompt that the server lets in; in v1 one token must be left.
+
+        Source: vLLM 0.5.5 ``serving_engine.py``; vLLM 0.32 ``input_processor.py``.
+        """
+        return self.max_model_len - (self.policy == "v1")
+
     def to_dict(self) -> dict[str, Any]:
         """All knobs, for a record of the run."""
         return asdict(self) | {"notes": list(self.notes)}

@@ -27,12 +27,14 @@ class VerifyResult:
         first_divergence: ``None``, or ``{"step", "stepping", "differences"}`` where
             ``differences`` lists ``{"key", "ours", "recorded"}``.
         against: What ours were compared with.
+        preemptions: Preemptions in the rows that agree, to show what was put to the test.
     """
 
     identical: bool
     steps: int
     first_divergence: dict[str, Any] | None
     against: str
+    preemptions: int = 0
 
 
 def verify_scenario(scenario: Path, rows: Path) -> VerifyResult:
@@ -58,10 +60,21 @@ def verify_scenario(scenario: Path, rows: Path) -> VerifyResult:
                 steps=position,
                 first_divergence=found | {"stepping": stepping},
                 against=rows.name,
+                preemptions=sum(map(num_preempted, recorded[:position])),
             )
     return VerifyResult(
-        identical=True, steps=len(recorded), first_divergence=None, against=rows.name
+        identical=True,
+        steps=len(recorded),
+        first_divergence=None,
+        against=rows.name,
+        preemptions=sum(map(num_preempted, recorded)),
     )
+
+
+def num_preempted(row: Row) -> int:
+    """Requests preempted in a row's call: v0 counts them, v1 names them."""
+    preempted = row.get("preempted", 0)
+    return len(preempted) if isinstance(preempted, list) else int(preempted)
 
 
 def replay_rows(

@@ -18,6 +18,9 @@ from harness.verify.vllm_output import (
 )
 from harness.verify.vllm_transfers import Transfer, VllmTransfers
 
+MOST_SHOWN = 50
+"""Requests of a queue that are shown."""
+
 SEGMENT_TOKENS = 1 << 32
 """Token i of segment s is ``s * SEGMENT_TOKENS + i``: distinct for any trace."""
 
@@ -99,6 +102,27 @@ class InstalledVllm:
     def pending_transfers(self) -> list[Transfer]:
         """Transfers that have not been reported as done, oldest first."""
         return list(self._transfers.pending.values())
+
+    @property
+    def pending_numbers(self) -> set[int]:
+        """Numbers of the transfers that have not been reported as done."""
+        return set(self._transfers.pending)
+
+    def describe(self, names: Iterable[RowId]) -> dict[str, Any]:
+        """Queues, and the blocks of some requests, for people."""
+        scheduler = self._scheduler
+        waiting = list(scheduler.waiting)
+        queues = {"running": list(scheduler.running), "waiting": waiting}
+        tables = {}
+        for name in map(str, names):
+            if name in scheduler.requests:
+                (block_ids,) = scheduler.kv_cache_manager.get_block_ids(name)
+                tables[name] = list(block_ids)
+        shown: dict[str, Any] = {
+            queue: [row_id(r.request_id) for r in requests[:MOST_SHOWN]]
+            for queue, requests in queues.items()
+        }
+        return shown | {"blocks": tables}
 
     def add(self, request: Request) -> None:
         """Put a request, with all its samples, into the waiting queue.

@@ -5,7 +5,7 @@ from typing import Any
 from allocators.sequence import Sequence
 from harness.executors.executor import Execution
 from harness.request import Request
-from harness.schedulers.batch import Batch, Dismissal, Finished
+from harness.schedulers.batch import Batch, Dismissal, Finished, TransferId
 from harness.schedulers.scheduler_v0 import SchedulerV0
 
 Row = dict[str, Any]
@@ -79,6 +79,9 @@ class RowRecorderV0:
     def committed(self, batch: Batch, execution: Execution, done: list[Finished]) -> None:
         """Complete the batch's last row."""
         self._end_row(self.rows[-1]["ignored"] + [d.request.request_id for d in done])
+
+    def transferred(self, transfers: list[TransferId]) -> None:
+        """Copies are recorded where they begin."""
 
     def _end_row(self, finished: list[int]) -> None:
         self.rows[-1] |= {

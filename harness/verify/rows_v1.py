@@ -4,7 +4,7 @@ from typing import Any
 
 from harness.executors.executor import Execution
 from harness.request import Request
-from harness.schedulers.batch import Batch, Finished, Preempted
+from harness.schedulers.batch import Batch, Finished, Preempted, TransferId
 from harness.schedulers.engine_request import EngineRequest
 from harness.schedulers.scheduler_v1 import SchedulerV1
 
@@ -85,6 +85,9 @@ class RowRecorderV1:
             "finished": [name_of(r) for r in self._scheduler.latest_finished],
             "free_end": self._pool.num_free_blocks,
         }
+
+    def transferred(self, transfers: list[TransferId]) -> None:
+        """Copies are recorded where they begin."""
 
     def _copies(self, batch: Batch) -> Row:
         """Copies that the call made, and stores that it forced."""
