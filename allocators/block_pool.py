@@ -75,11 +75,16 @@ class BlockPool:
 
     def get_new_blocks(self, count: int) -> BlockIds:
         """Hand out the first blocks of the queue; what they had cached is given up."""
+        num_uncached = self.num_free_blocks - self.num_cached_free_blocks
         taken = self.free_block_queue.pop(count)
         self.ref_cnt[taken] = 1
-        contents = self._content_of[taken]
-        if count and contents[contents.argmax()] != _NO_CONTENT:
-            self._evict(taken, contents)
+        if self.num_cached_free_blocks:
+            contents = self._content_of[taken]
+            if num_uncached:
+                is_cached = contents != _NO_CONTENT
+                self._evict(taken[is_cached], contents[is_cached])
+            else:
+                self._evict(taken, contents)
         return taken
 
     def get_single_blocks(self, count: int) -> list[int]:
@@ -180,15 +185,22 @@ class BlockPool:
         self._make_room(end)
         self._content_of[block_ids] = np.arange(first_content, end)
         holders = self._holder_of[first_content:end]
-        is_given_up = holders == _GIVEN_UP
-        if is_given_up[is_given_up.argmax()]:
-            self.num_regretted_evictions += int(np.count_nonzero(is_given_up))
+        if holders[holders.argmin()] == _GIVEN_UP:
+            num_given_up = int(np.count_nonzero(holders == _GIVEN_UP))
+            self.num_regretted_evictions += num_given_up
         if holders[holders.argmax()] < 0:
             holders[:] = block_ids
             return
         for place in np.flatnonzero(holders >= 0).tolist():
             self._add_twin(first_content + place, int(block_ids[place]))
         holders[holders < 0] = block_ids[holders < 0]
+
+    def cache_new_blocks(self, first_content: int, block_ids: BlockIds) -> None:
+        """The same for contents that no block has had before."""
+        end = first_content + len(block_ids)
+        self._make_room(end)
+        self._content_of[block_ids] = np.arange(first_content, end)
+        self._holder_of[first_content:end] = block_ids
 
     def cache_single_blocks(self, contents: Sequence[int], block_ids: list[int]) -> None:
         """Name a few blocks that are held, one by one."""
@@ -234,9 +246,6 @@ class BlockPool:
 
     def _evict(self, block_ids: BlockIds, contents: NDArray[np.int64]) -> None:
         """Forget what blocks had cached; a twin takes the place of a holder."""
-        if contents[contents.argmin()] == _NO_CONTENT:
-            is_cached = contents != _NO_CONTENT
-            block_ids, contents = block_ids[is_cached], contents[is_cached]
         self.num_evictions += len(block_ids)
         self.num_cached_free_blocks -= len(block_ids)
         self._content_of[block_ids] = _NO_CONTENT

@@ -8,7 +8,7 @@ of numbers, and what is known of its blocks is a slice of an array.
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -63,12 +63,19 @@ class ContentPath:
         ]
         return np.concatenate([np.zeros(0, dtype=np.int64), *pieces])
 
-    def parts(self, begin: int, end: int) -> Iterator[ContentRange]:
+    def parts(self, begin: int, end: int) -> list[ContentRange]:
         """The ranges of blocks ``begin`` to ``end`` (exclusive)."""
-        for part_begin, part_end, first in self.ranges:
-            low, high = max(begin, part_begin), min(end, part_end)
-            if low < high:
-                yield ContentRange(low, high, first + low - part_begin)
+        parts = []
+        for part in self.ranges:
+            low, high, first = part
+            if high <= begin or low >= end:
+                continue
+            if low < begin or high > end:
+                cut = begin - low if low < begin else 0
+                high = end if high > end else high
+                part = ContentRange(low + cut, high, first + cut)
+            parts.append(part)
+        return parts
 
     def append(self, begin: int, end: int, first: int) -> None:
         """Let the path go on with the contents of blocks ``begin`` to ``end``."""
@@ -132,10 +139,10 @@ class ContentIndex:
         prefix = self._root(extra_keys)
         position = 0
         runs = [*prompt, output]
-        num_tokens = sum(length for _, length in runs)
         for place, (segment, length) in enumerate(runs):
             if segment < 0:
-                self._go_alone(path, position, num_tokens)
+                rest = sum(length for _, length in runs[place:])
+                self._go_alone(path, position, position + rest)
                 return path
             is_output = place == len(runs) - 1
             num_known = len(self._nodes)

@@ -76,15 +76,14 @@ class FreeBlockQueue:
     def pop_singly(self, count: int) -> list[int]:
         """The same for a few blocks, without the cost of array operations."""
         assert count <= self.num_free, "callers look at the length first"
-        taken: list[int] = []
-        place, block_at = self._begin, self._block_at
-        while len(taken) < count:
-            block_id = block_at[place]
-            place += 1
-            if block_id != _GONE:
-                taken.append(block_id)
-        self._begin = place
         self.num_free -= count
+        begin = self._begin
+        taken: list[int] = self._block_at[begin : begin + count].tolist()
+        self._begin = begin + count
+        while _GONE in taken:
+            taken.remove(_GONE)
+            taken.append(self._block_at[self._begin])
+            self._begin += 1
         return taken
 
     def first_where(self, is_wanted: NDArray[np.bool_], count: int) -> BlockIds:

@@ -24,18 +24,20 @@ class RequestBlocks:
         num_blocks: Blocks of its table, null blocks included.
         num_named: Leading blocks that are cached under their content.
         num_outside: Leading blocks that a sliding window has passed.
+        was_freed: It has had blocks before, and may find them cached.
     """
 
     __slots__ = (
-        "_capacity", "_table", "_table_at", "num_blocks", "num_named", "num_outside",
-        "path",
+        "_capacity", "_size", "_table", "_table_at", "num_blocks", "num_named",
+        "num_outside", "path", "was_freed",
     )  # fmt: skip
 
     def __init__(self, path: ContentPath | None, capacity: int = 0) -> None:
         self.path = path
         self._capacity = capacity
+        self.was_freed = False
         self.num_blocks = self.num_named = self.num_outside = 0
-        self._table, self._table_at = NO_BLOCKS, NO_BLOCKS.data
+        self._table, self._table_at, self._size = NO_BLOCKS, NO_BLOCKS.data, 0
 
     @property
     def block_ids(self) -> BlockIds:
@@ -50,7 +52,7 @@ class RequestBlocks:
     def append(self, block_ids: BlockIds) -> None:
         """Put blocks at the end of the table."""
         end = self.num_blocks + len(block_ids)
-        if end > len(self._table):
+        if end > self._size:
             self._make_room(end)
         self._table[self.num_blocks : end] = block_ids
         self.num_blocks = end
@@ -58,22 +60,23 @@ class RequestBlocks:
     def append_one(self, block_id: int) -> None:
         """Put one block at the end of the table."""
         place = self.num_blocks
-        if place == len(self._table):
+        if place >= self._size:
             self._make_room(place + 1)
         self._table_at[place] = block_id
         self.num_blocks = place + 1
 
     def clear(self) -> None:
         """Forget all blocks."""
+        self.was_freed = True
         self.num_blocks = self.num_named = self.num_outside = 0
-        self._table, self._table_at = NO_BLOCKS, NO_BLOCKS.data
+        self._table, self._table_at, self._size = NO_BLOCKS, NO_BLOCKS.data, 0
 
     def _make_room(self, num_blocks: int) -> None:
-        size = max(num_blocks, self._capacity, len(self._table) + len(self._table) // 4)
+        size = max(num_blocks, self._capacity, self._size + self._size // 4)
         table = np.empty(size, dtype=np.int64)
         table[: self.num_blocks] = self.block_ids
         # The same memory again: single numbers are faster through a view.
-        self._table, self._table_at = table, table.data
+        self._table, self._table_at, self._size = table, table.data, size
 
 
 class KVCacheManager:
@@ -119,7 +122,9 @@ class KVCacheManager:
 
     def num_blocks_of(self, num_tokens: int) -> int:
         """Blocks that hold so many tokens, of at most the model's length."""
-        return -(-min(num_tokens, self.max_model_len) // self.block_size)
+        if num_tokens > self.max_model_len:
+            num_tokens = self.max_model_len
+        return -(-num_tokens // self.block_size)
 
     def get_computed_blocks(self, blocks: RequestBlocks, num_tokens: int) -> BlockIds:
         """The cached blocks that a request of so many tokens begins with.
@@ -216,10 +221,14 @@ class KVCacheManager:
         if blocks.path is None or num_full <= blocks.num_named:
             return
         begin = max(blocks.num_named, blocks.num_outside)
+        own, pool = blocks.path.own, self.block_pool
+        is_new = own is not None and not blocks.was_freed
         for part in blocks.path.parts(begin, num_full):
-            self.block_pool.cache_blocks(
-                part.first, blocks.block_ids[part.begin : part.end]
-            )
+            block_ids = blocks.block_ids[part.begin : part.end]
+            if is_new and own is not None and part.begin >= own.begin:
+                pool.cache_new_blocks(part.first, block_ids)
+            else:
+                pool.cache_blocks(part.first, block_ids)
         blocks.num_named = num_full
 
     def cache_next_blocks(self, holders: Sequence[RequestBlocks]) -> None:

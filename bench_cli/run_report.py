@@ -61,9 +61,10 @@ def print_report(
         said: Where the run lies or how it stands, the last line; on stderr where stdout
             is for programs.
     """
-    from bench_cli.console import Screen, print_findings, print_run
+    from bench_cli.console import Screen
+    from bench_cli.run_screen import print_findings, print_run
     from bench_cli.tables import flatten, render_table
-    from results.kv_usage import usage_over_time
+    from results.kv_usage import num_usable_blocks, usage_over_time
 
     if report.as_json:
         deliver(document, as_json=True, output=None)
@@ -77,7 +78,7 @@ def print_report(
         screen = Screen()
         usage = usage_over_time(
             steps,
-            num_gpu_blocks=info.config["num_gpu_blocks"],
+            num_gpu_blocks=num_usable_blocks(info.config["num_gpu_blocks"], info.policy),
             num_points=SPARKLINE_POINTS,
         )
         known = {"trace": dict(info.trace), "ending": info.outcome.ending}

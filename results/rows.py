@@ -9,7 +9,9 @@ from types import UnionType
 from typing import Any, Generic, TypeVar, get_args, get_type_hints, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
+IntArray = NDArray[np.int64]
 Record = TypeVar("Record")
 
 MOST_PENDING = 1024
@@ -50,7 +52,7 @@ class Rows(Sequence[Record], Generic[Record]):
 
     def extend(self, other: "Rows[Record]") -> None:
         """Add the records of others of the same class."""
-        self._take(other, range(len(other)))
+        self._take(other, np.arange(len(other)))
 
     def __len__(self) -> int:
         return self._num_in_columns + len(self._pending)
@@ -92,12 +94,12 @@ class Rows(Sequence[Record], Generic[Record]):
 
     def sorted_by(self, name: str) -> "Rows[Record]":
         """The same records, ascending by a column of numbers that all differ."""
-        order = np.argsort(self.column(name), kind="stable").tolist()
+        order = np.argsort(self.column(name), kind="stable")
         ordered: Rows[Record] = Rows(self.record_type)
         ordered._take(self, order)
         return ordered
 
-    def _take(self, other: "Rows[Record]", order: Sequence[int]) -> None:
+    def _take(self, other: "Rows[Record]", order: IntArray) -> None:
         """Add rows of others, in this order."""
         self._settle()
         other._settle()
@@ -134,8 +136,15 @@ class _Numbers:
     def values(self) -> Any:
         return np.array(self._numbers, dtype=np.int64)
 
-    def take(self, other: Any, order: Sequence[int]) -> None:
-        self.extend(map(other.value, order))
+    def take(self, other: Any, order: IntArray) -> None:
+        taken = np.frombuffer(other._numbers, dtype=other._numbers.typecode)[order]
+        self._numbers = array("q", self._numbers) if other.is_wide else self._numbers
+        self._numbers.frombytes(taken.astype(self._numbers.typecode).tobytes())
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether 64 bits are needed for a number."""
+        return self._numbers.typecode == "q"
 
 
 class _OptionalNumbers(_Numbers):
@@ -172,9 +181,9 @@ class _Words:
         words = [str(word) for word in self._words]
         return [words[number] for number in self._numbers]
 
-    def take(self, other: Any, order: Sequence[int]) -> None:
+    def take(self, other: Any, order: IntArray) -> None:
         words = list(other._words)
-        self.extend(words[other._numbers[row]] for row in order)
+        self.extend(words[number] for number in np.array(other._numbers)[order])
 
 
 class _Lists:
@@ -195,8 +204,8 @@ class _Lists:
     def values(self) -> list[list[int]]:
         return [self.value(row) for row in range(len(self._ends) - 1)]
 
-    def take(self, other: Any, order: Sequence[int]) -> None:
-        self.extend(map(other.value, order))
+    def take(self, other: Any, order: IntArray) -> None:
+        self.extend(map(other.value, order.tolist()))
 
 
 def _column(name: str, hint: Any) -> Any:

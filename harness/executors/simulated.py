@@ -20,6 +20,8 @@ class _Span:
     swap_fs: int
 
     def end_of_step_fs(self, num_steps: int) -> int:
+        if num_steps == 1:
+            return self.start_fs + self.step_fs
         return self.start_fs + stretch_fs(self.step_fs, self.growth_fs, num_steps)
 
 

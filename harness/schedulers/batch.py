@@ -218,7 +218,8 @@ class CacheState(NamedTuple):
         num_used_blocks: GPU blocks that sequences hold.
         num_used_tokens: Slots of those blocks that hold a token.
         num_cached_blocks: Free GPU blocks whose content could still be reused.
-        num_used_cpu_blocks: CPU blocks that swapped sequences hold.
+        num_used_cpu_blocks: CPU blocks that swapped sequences hold, or with offloaded
+            content.
     """
 
     num_waiting: int

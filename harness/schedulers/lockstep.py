@@ -188,7 +188,7 @@ def _can_be_named_late(request: EngineRequest) -> bool:
 
     It looks for them after a preemption, and has been named by then.
     """
-    path, num_named = request.blocks.path, request.blocks.num_named
-    if path is None or path.own is None or request.num_preemptions:
+    blocks = request.blocks
+    if blocks.path is None or blocks.path.own is None or blocks.was_freed:
         return False
-    return path.own.begin <= num_named
+    return blocks.path.own.begin <= blocks.num_named

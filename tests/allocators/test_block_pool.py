@@ -12,7 +12,7 @@ from allocators.content import ContentRange
 from allocators.free_block_queue import BlockIds
 
 NUM_BLOCKS = 12
-CONTENTS = [0, 1, 2, 3, 4, 5, 6, 7, 1023, 1024, 1025, 9000]
+CONTENTS = [0, 1, 2, 3, 4, 5, 6, 7, 1022, 1023, 1024, 1025, 9000]
 
 
 class NaivePool:
@@ -58,6 +58,12 @@ class NaivePool:
         self.content[block] = content
         self.cached.setdefault(content, []).append(block)
 
+    def forget(self, contents: set[int]) -> bool:
+        if contents & set(self.cached):
+            return False
+        self.given_up -= contents
+        return True
+
     def find(self, contents: list[int]) -> list[int]:
         holders = [self.cached.get(content, [None])[0] for content in contents]
         first = holders.index(None) if None in holders else len(holders)
@@ -83,7 +89,7 @@ def parts(contents: list[int]) -> list[ContentRange]:
 
 def name(pool: BlockPool, blocks: BlockIds, *contents: int) -> None:
     """Cache blocks under these contents."""
-    pool.cache_blocks(np.array(contents), blocks)
+    pool.cache_single_blocks(contents, blocks.tolist())
 
 
 class Twice:
@@ -98,19 +104,44 @@ class Twice:
             return
         count = data.draw(st.integers(1, len(self.naive.queue)))
         taken = self.naive.get_new_blocks(count)
-        assert self.pool.get_new_blocks(count).tolist() == taken
+        if data.draw(st.booleans()):
+            assert self.pool.get_new_blocks(count).tolist() == taken
+        else:
+            assert self.pool.get_single_blocks(count) == taken
         self.held.append(taken)
 
     def cache(self, data: st.DataObject) -> None:
         piece = data.draw(st.sampled_from(self.held))
         nameless = [block for block in piece if block not in self.naive.content]
-        chosen = data.draw(st.permutations(CONTENTS))
-        pairs = list(zip(chosen, nameless, strict=False))
-        if not pairs:
+        first = data.draw(st.sampled_from(CONTENTS))
+        blocks = nameless[: data.draw(st.integers(1, 4))]
+        if not blocks:
             return
-        for content, block in pairs:
+        for place, block in enumerate(blocks):
+            self.naive.cache_block(first + place, block)
+        if len(blocks) > 1 or data.draw(st.booleans()):
+            self.pool.cache_blocks(first, ids(blocks))
+        else:
+            self.pool.cache_single_blocks([first], blocks)
+
+    def cache_singly(self, data: st.DataObject) -> None:
+        nameless = [
+            next((block for block in piece if block not in self.naive.content), None)
+            for piece in self.held
+        ]
+        blocks = list(dict.fromkeys(b for b in nameless if b is not None))
+        if not blocks:
+            return
+        contents = [data.draw(st.sampled_from(CONTENTS)) for _ in blocks]
+        for content, block in zip(contents, blocks, strict=True):
             self.naive.cache_block(content, block)
-        name(self.pool, ids([b for _, b in pairs]), *(c for c, _ in pairs))
+        self.pool.cache_single_blocks(contents, blocks)
+
+    def forget(self, data: st.DataObject) -> None:
+        first = data.draw(st.sampled_from(CONTENTS))
+        length = data.draw(st.integers(1, 2))
+        forgotten = self.naive.forget(set(range(first, first + length)))
+        assert self.pool.forget(ContentRange(5, 5 + length, first)) == forgotten
 
     def hit(self, data: st.DataObject) -> None:
         asked = data.draw(st.permutations(CONTENTS))
@@ -120,16 +151,17 @@ class Twice:
         for num_needed in (1, 2, 3):
             last = self.naive.find_last(asked, num_needed)
             assert self.pool.find_last(parts(asked), num_needed).tolist() == last
-        num_idle = sum(not self.naive.ref_cnt[block] for block in found)
-        assert self.pool.num_idle(ids(found)) == num_idle
+        idle = self.pool.idle(ids(found))
+        assert idle.tolist() == [b for b in found if not self.naive.ref_cnt[b]]
         self.naive.touch(found)
-        self.pool.touch(ids(found))
+        self.pool.touch(ids(found), idle)
         self.held.append(found)
 
     def free(self, data: st.DataObject) -> None:
         piece = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+        num_unnamed = sum(block not in self.naive.content for block in piece)
         self.naive.free_blocks(piece[::-1])
-        self.pool.free_blocks(ids(piece[::-1]))
+        self.pool.free_blocks(ids(piece[::-1]), num_unnamed)
 
     def compare(self) -> None:
         pool, naive = self.pool, self.naive
@@ -151,9 +183,9 @@ def test_the_pool_is_the_naive_one(data: st.DataObject) -> None:
     """Blocks, order, counts and hits agree, twins of one content included."""
     both = Twice()
     for _ in range(data.draw(st.integers(1, 50))):
-        actions = [both.take, both.hit]
+        actions = [both.take, both.hit, both.forget]
         if both.held:
-            actions += [both.cache, both.cache, both.free]
+            actions += [both.cache, both.cache_singly, both.cache, both.free]
         data.draw(st.sampled_from(actions))(data)
         both.compare()
 
@@ -173,7 +205,7 @@ def test_garbage_is_taken_before_blocks_that_were_never_used_and_cache_last() ->
     taken = pool.get_new_blocks(4)
     name(pool, taken[:2], 50, 51)
 
-    pool.free_blocks(taken[::-1])
+    pool.free_blocks(taken[::-1], num_unnamed=2)
 
     assert pool.free_block_queue.blocks().tolist() == [4, 3, 5, 6, 2, 1]
 
@@ -223,6 +255,22 @@ def test_last_run_that_is_long_enough_is_found(num_needed: int, found: list[int]
     name(pool, blocks, 10, 11, 12, 13)
 
     assert pool.find_last(parts([10, 11, 99, 13]), num_needed).tolist() == found
+
+
+def test_content_that_is_forgotten_was_never_given_up() -> None:
+    """Numbers used again bring no regret; those still cached are not forgotten."""
+    pool = BlockPool(4)
+    taken = pool.get_new_blocks(2)
+    name(pool, taken, 7, 8)
+    pool.free_blocks(taken)
+    assert not pool.forget(ContentRange(0, 2, 7))
+    pool.get_new_blocks(3)
+
+    assert pool.forget(ContentRange(0, 1, 7))
+
+    name(pool, ids([3]), 7)
+    name(pool, ids([1]), 8)
+    assert (pool.num_evictions, pool.num_regretted_evictions) == (2, 1)
 
 
 @pytest.mark.parametrize("fault", ["ref_cnt", "queue", "null", "cached", "holder"])

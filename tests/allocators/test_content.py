@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocators.content import ContentIndex, ContentPath
+from allocators.content import ContentIndex, ContentPath, ContentRange
 
+NOBODY_ELSES = -1
 Runs = list[tuple[int, int]]
 
 
@@ -165,3 +166,78 @@ def test_a_path_has_no_content_before_its_first_block() -> None:
     """Asked for a block below 0, a path says that it is asked wrongly."""
     with pytest.raises(AssertionError, match="a path begins with block 0"):
         begin(ContentIndex(4), (0, 8), (1, 8)).path.content(-1)
+
+
+@settings(max_examples=200)
+@given(st.integers(1, 4), st.data())
+def test_what_is_nobody_elses_shares_no_number_while_it_is_under_way(
+    block_size: int, data: st.DataObject
+) -> None:
+    """Numbers of content that no other path can have are used again after its end."""
+    index = ContentIndex(block_size, lambda part: data.draw(st.booleans()))
+    under_way: list[Writer] = []
+    ended: list[Writer] = []
+    for _ in range(data.draw(st.integers(1, 14))):
+        if under_way and data.draw(st.booleans()):
+            ended.append(under_way.pop(data.draw(st.integers(0, len(under_way) - 1))))
+            index.end(ended[-1].path)
+            continue
+        runs = data.draw(sequences([]))
+        alone = data.draw(st.integers(0, len(runs) - 1))
+        runs[alone:] = [(NOBODY_ELSES, n) for _, n in runs[alone:]]
+        writer = begin(index, *runs)
+        num_before = sum(n for _, n in runs[:alone]) // block_size
+        num_full = len(writer.tokens) // block_size
+        own = writer.path.own
+        assert (own is None) == (num_before == num_full)
+        assert own is None or own[:2] == (num_before, num_full)
+        under_way.append(writer)
+
+        numbers = [contents(w, block_size) for w in under_way]
+        own_numbers = [
+            found[w.path.own.begin :] if w.path.own else []
+            for w, found in zip(under_way, numbers, strict=True)
+        ]
+        shared = {
+            c
+            for found, own in zip(numbers, own_numbers, strict=True)
+            for c in found[: len(found) - len(own)]
+        }
+        flat = [number for own in own_numbers for number in own]
+        assert len(set(flat)) == len(flat)
+        assert not shared & set(flat)
+        assert not index.shared_writers
+
+
+def test_numbers_of_a_path_that_is_over_are_used_again_once_forgotten() -> None:
+    """A path alone of 5 blocks, then ones of 8: all fit the same power of two."""
+    forgettable = False
+    asked: list[ContentRange] = []
+
+    def forget(part: ContentRange) -> bool:
+        asked.append(part)
+        return forgettable
+
+    index = ContentIndex(4, forget)
+    first = begin(index, (NOBODY_ELSES, 10), (NOBODY_ELSES, 10))
+    assert first.path.ranges == [(0, 5, 0)]
+    assert index.num_contents == 8
+    index.end(first.path)
+
+    long = (NOBODY_ELSES, 32), (NOBODY_ELSES, 3)
+    assert begin(index, *long).path.ranges == [(0, 8, 8)]
+    assert asked == [first.path.own]
+    forgettable = True
+    assert begin(index, *long).path.ranges == [(0, 8, 0)]
+    assert begin(index, *long).path.ranges == [(0, 8, 16)]
+    assert len(asked) == 2
+    longer = (NOBODY_ELSES, 36), (NOBODY_ELSES, 3)
+    assert begin(index, *longer).path.ranges == [(0, 9, 24)]
+
+
+def test_without_a_way_to_forget_no_number_is_used_again() -> None:
+    """An index on its own cannot know whether contents are cached still."""
+    index = ContentIndex(4)
+    index.end(begin(index, (NOBODY_ELSES, 10), (NOBODY_ELSES, 10)).path)
+
+    assert begin(index, (NOBODY_ELSES, 10), (NOBODY_ELSES, 10)).path.ranges == [(0, 5, 8)]

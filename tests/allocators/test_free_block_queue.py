@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from allocators.free_block_queue import BlockIds, FreeBlockQueue
 
 NUM_BLOCKS = 9
+ACTIONS = ["extend", "extend_front", "push_front", "remove", "pop", "pop_singly"]
 
 
 def ids(*block_ids: int) -> BlockIds:
@@ -65,24 +66,32 @@ def test_the_queue_is_a_list(data: st.DataObject) -> None:
 
     # So many that both ends of the array are reached, again and again.
     for _ in range(data.draw(st.integers(1, 120))):
-        action = data.draw(st.sampled_from(["extend", "extend_front", "remove", "pop"]))
-        if action == "pop" and expected:
-            count = data.draw(st.integers(1, len(expected)))
-            assert queue.pop(count).tolist() == expected[:count]
+        action = data.draw(st.sampled_from(ACTIONS))
+        if action in ("pop", "pop_singly"):
+            count = data.draw(st.integers(0, len(expected)))
+            taken = queue.pop_singly(count) if action != "pop" else queue.pop(count)
+            assert list(taken) == expected[:count]
             del expected[:count]
-        if action == "pop":
             continue
         outside = [b for b in range(NUM_BLOCKS) if b not in expected]
         candidates = expected if action == "remove" else outside
         piece = data.draw(st.permutations(candidates))
         piece = piece[: data.draw(st.integers(0, len(piece)))]
-        getattr(queue, action)(ids(*piece))
+        if action == "push_front":
+            for block in reversed(piece):
+                queue.push_front(block)
+            action = "extend_front"
+        else:
+            getattr(queue, action)(ids(*piece))
         if action == "remove":
             expected = [block for block in expected if block not in piece]
         else:
             expected = piece + expected if action == "extend_front" else expected + piece
         assert len(queue) == len(expected)
         assert queue.blocks().tolist() == expected
+        is_wanted = np.arange(NUM_BLOCKS) % 2 == 0
+        wanted = [block for block in expected if block % 2 == 0]
+        assert queue.first_where(is_wanted, 2).tolist() == wanted[:2]
 
 
 @pytest.mark.parametrize("side", ["extend", "extend_front"])
@@ -99,3 +108,30 @@ def test_one_end_may_be_used_for_ever(side: str) -> None:
         expected = back + expected[3:] if side == "extend_front" else expected[3:] + back
 
     assert queue.blocks().tolist() == expected
+
+
+def test_the_last_may_come_first_for_ever() -> None:
+    """A queue that grows at the front and shrinks at its end has room there in time."""
+    queue = queue_of(1, 2, 3, 4)
+    expected = [1, 2, 3, 4]
+
+    for _ in range(200):
+        last = expected.pop()
+        queue.remove(ids(last))
+        queue.extend_front(ids(last))
+        expected.insert(0, last)
+        assert queue.blocks().tolist() == expected
+
+
+@pytest.mark.parametrize("count", [1, 3, 70, 200])
+def test_first_wanted_blocks_are_found_far_behind(count: int) -> None:
+    """Every third of 400 blocks, in order, however far one has to look."""
+    queue = FreeBlockQueue(400, np.arange(400, dtype=np.int64)[::-1].copy())
+    queue.remove(np.arange(250, 300, dtype=np.int64))
+    is_wanted = np.arange(400) % 3 == 0
+
+    found = queue.first_where(is_wanted, count).tolist()
+
+    wanted = [b for b in range(399, -1, -1) if b % 3 == 0 and not 250 <= b < 300]
+    assert found == wanted[:count]
+    assert len(queue) == 350

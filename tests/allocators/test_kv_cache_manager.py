@@ -95,7 +95,7 @@ def test_hits_that_are_idle_count_against_the_free_blocks(is_idle: bool) -> None
     assert hits.tolist() == [1, 2]
 
     assert not made.allocate_slots(blocks, 12, 12, hits=hits)
-    made.block_pool.free_blocks(taken[:1])
+    made.block_pool.free_blocks(taken[:1], num_unnamed=1)
     assert made.allocate_slots(blocks, 12, 12, hits=hits)
 
     assert made.block_pool.num_free_blocks == 0
@@ -110,11 +110,11 @@ def test_reserved_blocks_stay_free() -> None:
     assert made.allocate_slots(blocks, 8, 8, num_reserved_blocks=2)
 
 
-@pytest.mark.parametrize(("watermark", "blocks"), [(0.0, 0), (0.05, 0), (0.1, 1)])
+@pytest.mark.parametrize(("watermark", "blocks"), [(0.0, 0), (0.05, 0), (0.19, 1)])
 def test_watermark_is_a_share_of_all_blocks_rounded_down(
     watermark: float, blocks: int
 ) -> None:
-    """Of ten blocks, the null block among them, 5 % is none and 10 % is one."""
+    """Of ten blocks, the null block among them, 5 % is none and 19 % is one."""
     assert manager(9, watermark=watermark).watermark_blocks == blocks
 
 
@@ -194,10 +194,10 @@ def test_without_caching_nothing_is_found() -> None:
     made = manager(9, enable_caching=False)
     blocks = allocated(made, 1, 16)
     made.cache_blocks(blocks, 16)
-    made.cache_next_blocks([blocks])
 
     assert made.get_computed_blocks(sequence(made, 1), 17).tolist() == []
-    assert blocks.num_named == 0
+    made.free(blocks)
+    assert free_ids(made) == [4, 3, 2, 1, 5, 6, 7, 8, 9]
 
 
 def test_blocks_are_freed_last_first() -> None:
@@ -237,6 +237,35 @@ def test_each_receiver_gets_the_next_block() -> None:
 
     assert first.block_ids.tolist() == [1, 4]
     assert second.block_ids.tolist() == [2, 3]
+
+
+def test_unnamed_blocks_are_freed_to_the_front() -> None:
+    """The last block is not full: it is taken first, before blocks never used."""
+    made = manager(5)
+    blocks = allocated(made, 1, 9)
+
+    made.free(blocks)
+
+    assert free_ids(made) == [3, 4, 5, 2, 1]
+
+
+def test_what_no_other_can_have_is_found_by_its_own_request() -> None:
+    """Preempted, a request finds its own blocks; a later one has numbers of its own."""
+    made = manager(9)
+    assert made.index is not None
+    prompt = [(1, 8), (-1, 8)]
+    blocks = RequestBlocks(made.index.begin(prompt, (-1, 40)))
+    made.allocate_slots(blocks, 16, 16)
+    made.free(blocks)
+    hits = made.get_computed_blocks(blocks, 17)
+    assert hits.tolist() == [1, 2, 3, 4]
+    made.allocate_slots(blocks, 17, 17, hits=hits)
+
+    made.finish(blocks)
+
+    later = RequestBlocks(made.index.begin(prompt, (-1, 40)))
+    assert made.get_computed_blocks(later, 17).tolist() == [1, 2]
+    made.check_invariants([])
 
 
 # -- a sliding window --------------------------------------------------------------------
@@ -298,7 +327,7 @@ def test_dropped_blocks_are_cached_still() -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "step", "num_blocks"), [(8, 4, 4), (8, 5, 4), (8, 6, 5), (9, 400, 26)]
+    ("window", "step", "num_blocks"), [(8, 4, 4), (8, 5, 4), (8, 6, 5), (9, 400, 25)]
 )
 def test_full_prompt_check_is_capped_at_what_the_window_can_hold(
     window: int, step: int, num_blocks: int
@@ -306,8 +335,21 @@ def test_full_prompt_check_is_capped_at_what_the_window_can_hold(
     """The window less one and a step, at most the model's 100, and one block more."""
     made = manager(50, sliding_window=window, max_step_tokens=step, max_model_len=100)
 
-    assert made.num_missing_blocks(0, 1, 1000) == min(num_blocks, 25)
+    assert made.num_missing_blocks(0, 1, 1000) == num_blocks
     assert made.num_missing_blocks(0, 1, 8) == 2
+
+
+@pytest.mark.parametrize(
+    ("window", "hits"),
+    [(5, [0, 0, 0, 0, 5]), (8, [0, 0, 0, 4, 5]), (9, [0, 0, 0, 4, 5]),
+     (10, [0, 0, 3, 4, 5])],
+)  # fmt: skip
+def test_a_window_needs_the_tokens_before_the_next(window: int, hits: list[int]) -> None:
+    """The token after a hit attends to a window less itself: 8 tokens are two blocks."""
+    made = manager(12, sliding_window=window, max_step_tokens=30)
+    made.free(allocated(made, 1, 20))
+
+    assert made.get_computed_blocks(sequence(made, 1), 21).tolist() == hits
 
 
 def test_hits_of_a_window_are_the_last_run_with_null_blocks_before_it() -> None:
@@ -330,8 +372,10 @@ def test_null_blocks_among_hits_need_no_room() -> None:
     """Two idle hits and a new block fit into three free blocks, whatever lies before."""
     made = manager(6, sliding_window=8, max_step_tokens=30)
     made.free(allocated(made, 1, 20))
-    made.block_pool.touch(made.block_pool.find(sequence(made, 1).path.parts(0, 3)))
     blocks = sequence(made, 1)
+    assert blocks.path is not None
+    leading = made.block_pool.find(blocks.path.parts(0, 3))
+    made.block_pool.touch(leading, made.block_pool.idle(leading))
     hits = made.get_computed_blocks(blocks, 21)
     assert hits.tolist() == [0, 0, 0, 4, 5]
     assert made.block_pool.num_free_blocks == 3
@@ -352,6 +396,7 @@ def test_passed_blocks_are_not_named() -> None:
     assert blocks.num_named == 3
     held = RequestBlocks(blocks.path)
     assert made.get_computed_blocks(held, 21).tolist() == [0, 2, 3]
+    assert made.get_computed_blocks(held, 9).tolist() == []
 
 
 # -- the books ---------------------------------------------------------------------------

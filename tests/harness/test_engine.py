@@ -220,7 +220,7 @@ class LoadingScheduler:
     known: dict[int, Request] = {}  # noqa: RUF012
 
     def max_repeat(self, batch: Batch) -> int:
-        return 1 if batch.transfers else min(self.left.values(), default=1)
+        return 0 if batch.transfers else min(self.left.values(), default=1) - 1
 
     def repeat(self, batch: Batch, num_steps: int) -> None:
         self.log += [tuple(self.left)] * num_steps
@@ -268,6 +268,9 @@ class Finishes:
         for finished in done:
             self.at_ns[finished.request.request_id] = execution.end_ns
 
+    def transferred(self, transfers: list[TransferId]) -> None:
+        self.events.append("transferred")
+
 
 def load_and_run(made: list[Request], *, can_repeat: bool) -> tuple[Any, Any]:
     scheduler, finishes = LoadingScheduler(), Finishes()
@@ -311,7 +314,8 @@ def test_asynchronous_scheduling_decides_before_tokens_are_in(num_in_flight: int
         num_in_flight=num_in_flight,
     )
     scheduler.add = lambda request: None  # type: ignore[method-assign]
-    engine._turn()
+    for _ in range(num_in_flight):
+        engine._turn()
 
     calls = [event for event in finishes.events if event in ("scheduled", "committed")]
     assert calls == ["scheduled"] * num_in_flight + ["committed"]
@@ -322,7 +326,7 @@ def test_batches_in_flight_follow_one_another() -> None:
     executor = SimulatedExecutor(LinearStepTime())
     shape = BatchShape(0, 0, 0, 1, 0)
     for _ in range(2):
-        executor.submit(Batch(shape=shape), 1, None)
+        executor.submit(Batch(shape=shape))
 
     assert executor.now_ns == 0
     first, second = executor.wait(), executor.wait()
@@ -335,10 +339,10 @@ def test_transfers_follow_one_another() -> None:
     """Copies share one link: the second begins when the first has ended."""
     executor = SimulatedExecutor(LinearStepTime(), transfer_fs_per_block=10 * FS_PER_NS)
     batch = Batch(transfers=[Transfer(1, 3), Transfer(2, 4)])
-    executor.submit(batch, 1, None)
+    executor.submit(batch)
     assert executor.wait().transfers_done == [1, 2]
 
-    executor.submit(Batch(transfers=[Transfer(3, 200), Transfer(4, 100)]), 1, None)
+    executor.submit(Batch(transfers=[Transfer(3, 200), Transfer(4, 100)]))
     assert executor.wait().transfers_done == []
     assert executor.idle_until(None, is_blocked=False) == [3]
     middle_ns = executor.now_ns
@@ -350,25 +354,27 @@ def test_stretch_stops_with_the_step_that_ends_at_an_arrival() -> None:
     """An arrival at the very end of a step ends the stretch there, not one later."""
     shape = BatchShape(0, 0, 0, 1, 0)
     executor = SimulatedExecutor(LinearStepTime())
-    executor.submit(Batch(shape=shape), 1, None)
+    executor.submit(Batch(shape=shape))
     first_end_ns = executor.wait().end_ns
     again = SimulatedExecutor(LinearStepTime())
+    again.submit(Batch(shape=shape))
 
-    again.submit(Batch(shape=shape), 50, first_end_ns)
-
-    assert again.wait().num_steps == 1
+    assert again.repeat(50, first_end_ns) == 0
+    assert again.repeat(50, first_end_ns + 1) == 1
+    assert again.wait().num_steps == 2
 
 
 def test_scripted_batches_follow_one_another() -> None:
     """On the step clock, too, the second batch in flight starts behind the first."""
     executor = ScriptedExecutor()
-    for _ in range(2):
-        executor.submit(Batch(), 3, None)
+    executor.submit(Batch())
+    assert executor.repeat(2, None) == 2
+    executor.submit(Batch())
 
     first, second = executor.wait(), executor.wait()
 
-    assert (first.start_ns, first.end_ns) == (0, 3)
-    assert (second.start_ns, second.end_ns) == (3, 6)
+    assert (first.start_ns, first.end_ns, first.num_steps) == (0, 3, 3)
+    assert (second.start_ns, second.end_ns) == (3, 4)
 
 
 def test_records_of_the_cache_do_not_depend_on_repeating() -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from results.columns import Columns, durations_ns
-from results.kv_usage import KvUsage, kv_usage, usage_over_time
+from results.kv_usage import KvUsage, kv_usage, num_usable_blocks, usage_over_time
 from results.record import StepRecord
 
 MakeStep = Callable[..., StepRecord]
@@ -29,6 +29,12 @@ def usage_of(
         block_size=BLOCK_SIZE,
         caching=caching,
     )
+
+
+def test_block_0_of_v1_cannot_be_held() -> None:
+    """v1 sets its null block aside; v0 hands out all blocks."""
+    assert num_usable_blocks(10, "v1") == 9
+    assert num_usable_blocks(10, "v0") == 10
 
 
 def test_mean_usage_is_weighted_by_time(make_step: MakeStep) -> None:

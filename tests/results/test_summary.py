@@ -43,9 +43,19 @@ KEYS: dict[str, set[str]] = {
         "evictions",
         "offload_store_blocks",
         "offload_load_blocks",
+        "offload_store_bytes",
+        "offload_load_bytes",
+        "offload_evictions",
         "steps",
     },
-    "prefix_cache": {"query_tokens", "hit_tokens", "hit_rate", "recompute_hit_tokens"},
+    "prefix_cache": {
+        "query_tokens",
+        "hit_tokens",
+        "gpu_hit_tokens",
+        "offload_hit_tokens",
+        "hit_rate",
+        "recompute_hit_tokens",
+    },
     "latency_s": {"ttft", "tpot", "itl", "e2e", "queue"},
     "throughput": {"request_per_s", "output_token_per_s", "total_token_per_s"},
     "goodput": {"slo", "request_per_s", "fraction", "conditions"},
@@ -58,11 +68,13 @@ KEYS: dict[str, set[str]] = {
         "peak_cached_idle",
         "mean_cached_idle",
         "fragmentation",
+        "peak_cpu_blocks",
     },
     "waste": {
         "recomputed_tokens",
         "recompute_time_share",
         "swap_time_share",
+        "forced_stores",
         "regretted_evictions",
         "head_of_line_s",
         "head_of_line_requests",
@@ -296,6 +308,8 @@ def test_hits_count_at_first_admission_only(
     assert prefix == {
         "query_tokens": 100,
         "hit_tokens": 25,
+        "gpu_hit_tokens": 25,
+        "offload_hit_tokens": None,
         "hit_rate": 0.25,
         "recompute_hit_tokens": 60,
     }
@@ -369,10 +383,94 @@ def test_waste_adds_up_what_was_lost(
         "recomputed_tokens": 4,
         "recompute_time_share": 0.25,
         "swap_time_share": 0.125,
+        "forced_stores": None,
         "regretted_evictions": 5,
         "head_of_line_s": 0.4,
         "head_of_line_requests": 1,
     }
+
+
+# -- policy v1 -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_cpu_blocks", [0, 5])
+def test_what_v1_does_not_have_is_null(
+    make_step: MakeStep, make_info: MakeInfo, num_cpu_blocks: int
+) -> None:
+    """v1 neither swaps nor copies on write; the tier's figures are for v1 alone."""
+    config = {"num_cpu_blocks": num_cpu_blocks}
+
+    v0 = document_of(make_info(config=config), steps=[make_step()])
+    v1 = document_of(make_info(config=config, policy="v1"), steps=[make_step()])
+
+    swaps = {"swap_preemptions", "swap_out_blocks", "swap_in_blocks", "copy_on_write"}
+    tier = {name for name in v1["counts"] if name.startswith("offload_")}
+    assert {v1["counts"][name] for name in swaps} == {None}
+    assert {v0["counts"][name] for name in swaps} == {0}
+    assert {v0["counts"][name] for name in tier} == {None}
+    assert {v1["counts"][name] is None for name in tier} == {num_cpu_blocks == 0}
+    assert v0["waste"]["forced_stores"] is None
+    assert (v1["waste"]["forced_stores"] is None) == (num_cpu_blocks == 0)
+    assert (v1["waste"]["swap_time_share"] is None) == (num_cpu_blocks == 0)
+    assert (v1["kv_cache"]["peak_cpu_blocks"] is None) == (num_cpu_blocks == 0)
+
+
+def test_tier_is_counted_in_blocks_and_bytes_of_all_gpus(
+    make_step: MakeStep, make_info: MakeInfo
+) -> None:
+    """7 blocks stored of which 4 are left: 3 evictions; 2 MiB a block on two GPUs."""
+    steps = [
+        make_step(num_offload_store_blocks=5, num_used_cpu_blocks=5),
+        make_step(
+            num_offload_store_blocks=2,
+            num_offload_load_blocks=3,
+            num_forced_stores=1,
+            num_used_cpu_blocks=4,
+        ),
+    ]
+
+    document = document_of(
+        make_info(config={"tensor_parallel_size": 2}, policy="v1"), steps=steps
+    )
+
+    counts = document["counts"]
+    assert {
+        name: counts[f"offload_{name}"] for name in ("store_blocks", "load_blocks")
+    } == {
+        "store_blocks": 7,
+        "load_blocks": 3,
+    }
+    assert (counts["offload_store_bytes"], counts["offload_load_bytes"]) == (
+        14 * 2**20,
+        6 * 2**20,
+    )
+    assert counts["offload_evictions"] == 3
+    assert document["waste"]["forced_stores"] == 1
+    assert document["kv_cache"]["peak_cpu_blocks"] == 5
+
+
+def test_hits_are_split_by_tier(make_request: MakeRequest, make_info: MakeInfo) -> None:
+    """Of 60 tokens found 40 came from the tier, so 20 from the GPU's blocks."""
+    info = make_info(config=CACHED, policy="v1")
+    request = make_request(num_cached_tokens=60, num_offload_cached_tokens=40)
+
+    prefix = document_of(info, [request])["prefix_cache"]
+
+    assert prefix["hit_tokens"] == 60
+    assert prefix["gpu_hit_tokens"] == 20
+    assert prefix["offload_hit_tokens"] == 40
+
+
+def test_usage_of_v1_leaves_out_block_0(make_step: MakeStep, make_info: MakeInfo) -> None:
+    """9 of 10 blocks are all that sequences can hold."""
+    step = make_step(num_used_blocks=9, num_used_blocks_end=9)
+
+    v1 = document_of(make_info(policy="v1"), steps=[step])["kv_cache"]
+    v0 = document_of(make_info(), steps=[step])["kv_cache"]
+
+    assert (v1["peak_usage"], v1["mean_usage"]) == (1.0, 1.0)
+    assert v0["peak_usage"] == 0.9
+    assert v1["num_gpu_blocks"] == 10
 
 
 # -- runs that are not whole ---------------------------------------------------------
