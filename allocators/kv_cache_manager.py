@@ -133,7 +133,11 @@ class KVCacheManager:
         """
         if blocks.path is None:
             return NO_BLOCKS
-        parts = blocks.path.parts(0, (num_tokens - 1) // self.block_size)
+        num_blocks = (num_tokens - 1) // self.block_size
+        own = blocks.path.own
+        if own is not None and not blocks.was_freed:
+            num_blocks = min(num_blocks, own.begin)  # nobody else can have cached them
+        parts = blocks.path.parts(0, num_blocks)
         if self.sliding_window is None:
             return self.block_pool.find(parts)
         num_needed = -(-(self.sliding_window - 1) // self.block_size)

@@ -56,7 +56,7 @@ class OpenLoop:
         while limit is None or len(due) < limit:
             first = self._first()
             if first is None or first[0] > now_ns:
-                break
+                return due
             self._drop(first)
             arrival_ns, request_id = first
             due.append(self._workload.request(request_id, arrival_ns=arrival_ns))

@@ -142,8 +142,11 @@ class Engine:
         self._num_barren_calls += 1
         if batch.scheduled or batch.num_steady_seqs or batch.dismissed:
             self._num_blocked_calls = 0
-        samples = batch.num_steady_seqs or any(e.samples for e in batch.scheduled)
-        if samples or batch.dismissed:
+        if (
+            batch.num_steady_seqs
+            or batch.dismissed
+            or any(entry.samples for entry in batch.scheduled)
+        ):
             self._num_barren_calls = 0
 
     def _run_on(self) -> None:

@@ -142,7 +142,13 @@ class RooflineStepTime:
 
     def step_fs(self, shape: BatchShape) -> int:
         """Femtoseconds of one step, the copies before it included."""
-        return self.parts(shape).total_fs
+        num_tokens = shape.num_prefill_tokens + shape.num_decode_seqs
+        if num_tokens == 0:
+            return self._copy_fs(shape)
+        num_seqs = shape.num_prefill_seqs + shape.num_decode_seqs
+        tokens_fs = sum(self._fs_of_tokens(num_tokens))
+        seqs_fs = sum(self._fs_of_seqs(num_seqs))
+        return tokens_fs + seqs_fs + self._attention_fs(shape) + self._copy_fs(shape)
 
     def growth_fs(self, shape: BatchShape) -> int:
         """Femtoseconds that one more context token per decoding sequence adds.

@@ -1,6 +1,6 @@
 """What a scheduler decides for one step, and the protocol that the engine drives."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -154,17 +154,17 @@ class Batch:
 
     scheduled: list[Scheduled] = field(default_factory=list)
     num_steady_seqs: int = 0
-    unsteady: list[tuple[int, int]] = field(default_factory=list)
+    unsteady: Sequence[tuple[int, int]] = ()
     shape: BatchShape = field(default_factory=lambda: BatchShape(0, 0, 0, 0, 0))
     swap_in: list[BlockPair] = field(default_factory=list)
     swap_out: list[BlockPair] = field(default_factory=list)
     copy_on_write: list[BlockPair] = field(default_factory=list)
-    preempted_recompute: list[Preempted] = field(default_factory=list)
-    preempted_swap: list[Preempted] = field(default_factory=list)
-    dismissed: list[Dismissed] = field(default_factory=list)
+    preempted_recompute: Sequence[Preempted] = ()
+    preempted_swap: Sequence[Preempted] = ()
+    dismissed: Sequence[Dismissed] = ()
     refused: Refused | None = None
-    transfers: list[Transfer] = field(default_factory=list)
-    flushed: list[TransferId] = field(default_factory=list)
+    transfers: Sequence[Transfer] = ()
+    flushed: Sequence[TransferId] = ()
 
     @property
     def num_preempted(self) -> int:

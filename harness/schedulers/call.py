@@ -51,11 +51,12 @@ class Call:
     def dismiss(self, member: Member, reason: Dismissal) -> None:
         """Note that a request leaves without finishing."""
         seqs = member.group.seqs
-        self.batch.dismissed.append(
+        self.batch.dismissed = (
+            *self.batch.dismissed,
             Dismissed(
                 member.request,
                 reason,
                 num_tokens=max(seq.num_tokens for seq in seqs),
                 num_output_tokens=sum(seq.num_output_tokens for seq in seqs),
-            )
+            ),
         )

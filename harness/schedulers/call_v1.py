@@ -1,6 +1,7 @@
 """What one call of the v1 scheduler works on, and the batch that comes of it."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from allocators.free_block_queue import BlockIds
 from harness.schedulers.batch import (
@@ -16,8 +17,7 @@ from harness.schedulers.engine_request import EngineRequest
 from profiles.step_time import BatchShape
 
 
-@dataclass(frozen=True, slots=True)
-class Hits:
+class Hits(NamedTuple):
     """What the caches have of a request that is to be admitted.
 
     Attributes:
@@ -99,16 +99,16 @@ class Call:
     num_tokens_left: int
     is_crowded: bool
     parts: dict[EngineRequest, Part] = field(default_factory=dict)
-    loading: list[EngineRequest] = field(default_factory=list)
-    preempted: list[Preempted] = field(default_factory=list)
-    victims: list[EngineRequest] = field(default_factory=list)
-    transfers: list[Transfer] = field(default_factory=list)
-    flushed: list[TransferId] = field(default_factory=list)
-    dismissed: list[Dismissed] = field(default_factory=list)
+    loading: tuple[EngineRequest, ...] = ()
+    preempted: tuple[Preempted, ...] = ()
+    victims: tuple[EngineRequest, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+    flushed: tuple[TransferId, ...] = ()
+    dismissed: tuple[Dismissed, ...] = ()
     refused: Refused | None = None
     num_steady_seqs: int = 0
     num_steady_tokens: int = 0
-    unsteady: list[tuple[int, int]] = field(default_factory=list)
+    unsteady: tuple[tuple[int, int], ...] = ()
     sampled: list[EngineRequest] = field(default_factory=list)
     ending: list[EngineRequest] = field(default_factory=list)
     clock: int = 0

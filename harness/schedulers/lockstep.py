@@ -48,6 +48,7 @@ class Lockstep:
             [] for _ in range(self._block_size)
         ]
         self._ends: list[tuple[int, int, EngineRequest]] = []
+        self._num_named_in_time = 0
         self._named_before: dict[EngineRequest, None] = {}
         self._sum_of_bases = 0
         self._num_blocks = 0
@@ -93,6 +94,7 @@ class Lockstep:
 
     def _name_in_time(self, request: EngineRequest, place: int) -> None:
         """Name a request's blocks as they are filled."""
+        self._num_named_in_time += 1
         insort(self._named_in_time[place], request, key=_ORDER)
         num_named_tokens = request.blocks.num_named * self._block_size
         if self._num_tokens_ahead and request.num_computed_tokens == num_named_tokens:
@@ -111,6 +113,7 @@ class Lockstep:
         self._by_remainder[place].remove(request)
         if request in self._named_in_time[place]:
             self._named_in_time[place].remove(request)
+            self._num_named_in_time -= 1
         else:
             num_known = request.num_computed_tokens - self._num_tokens_ahead
             self._manager.cache_blocks(request.blocks, num_known)
@@ -125,9 +128,12 @@ class Lockstep:
         filling: list[EngineRequest] = []
         by_remainder, size = self._by_remainder, self._block_size
         named_in_time, lag = self._named_in_time, 1 - self._num_tokens_ahead
-        for step in range(self.clock + 1, self.clock + num_steps + 1):
+        steps = range(self.clock + 1, self.clock + num_steps + 1)
+        for step in steps:
             beginning += by_remainder[step % size]
-            filling += named_in_time[(step + lag) % size]
+        if self._num_named_in_time:
+            for step in steps:
+                filling += named_in_time[(step + lag) % size]
         if self._named_before:
             num_first = len(named_in_time[(self.clock + 1 + lag) % size])
             filling[:num_first] = filter(self._is_unnamed, filling[:num_first])

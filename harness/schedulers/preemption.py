@@ -82,7 +82,8 @@ class Preemption:
         seq.num_computed_tokens, seq.is_prefill = 0, True
         call.recomputed.append(member)
         preempted = Preempted(member.request, num_lost_tokens)
-        call.batch.preempted_recompute.append(preempted)
+        batch = call.batch
+        batch.preempted_recompute = (*batch.preempted_recompute, preempted)
 
     def _swap_out(self, call: Call, member: Member) -> None:
         group = member.group
@@ -93,4 +94,5 @@ class Preemption:
         for seq in group.seqs_with(SequenceStatus.RUNNING):
             seq.status = SequenceStatus.SWAPPED
         call.swapped_out.append(member)
-        call.batch.preempted_swap.append(Preempted(member.request))
+        batch = call.batch
+        batch.preempted_swap = (*batch.preempted_swap, Preempted(member.request))

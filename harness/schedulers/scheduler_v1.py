@@ -149,7 +149,7 @@ class SchedulerV1:
             self.max_num_batched_tokens,
             is_crowded=len(self.running) + len(self.waiting) + len(self.loading) > 1,
         )
-        call.dismissed += map(self._dismissed, self._dismissed_late)
+        call.dismissed += tuple(map(self._dismissed, self._dismissed_late))
         self._dismissed_late.clear()
         self._has_news = False
         self._run_lockstep(call)
@@ -184,7 +184,7 @@ class SchedulerV1:
         """Take a request out of the lockstep, and its latest steps back."""
         self.lockstep.leave(request, num_steps_back)
         if request.joined_clock < self.lockstep.clock - num_steps_back:
-            call.unsteady.append((request.request.request_id, request.sample))
+            call.unsteady += ((request.request.request_id, request.sample),)
         self._settle_tokens(request)
 
     def _settle_tokens(self, request: EngineRequest) -> None:
@@ -270,8 +270,8 @@ class SchedulerV1:
         elif victim in call.parts:
             call.num_tokens_left += call.parts.pop(victim).num_tokens
         num_lost = victim.num_computed_tokens
-        call.preempted.append(Preempted(victim.request, num_lost, victim.sample))
-        call.victims.append(victim)
+        call.preempted += (Preempted(victim.request, num_lost, victim.sample),)
+        call.victims += (victim,)
         del self.running[victim]
         self._individuals.pop(victim, None)
         self._ending.pop(victim, None)
@@ -301,7 +301,7 @@ class SchedulerV1:
                 passed_over.append(queue.pop())
             elif not self._admit(call, queue, hits):
                 break
-        for request in reversed(passed_over + call.loading):
+        for request in reversed((*passed_over, *call.loading)):
             holds_blocks = request.blocks.num_blocks > 0
             (self.loading if holds_blocks else self.waiting).push_back(request)
         self._may_admit = False
@@ -369,7 +369,7 @@ class SchedulerV1:
         request.num_loaded_tokens = num_loaded_tokens
         request.is_loading = True
         self._loads[request] = None
-        call.loading.append(queue.pop())
+        call.loading += (queue.pop(),)
         return True
 
     def _allocate(
@@ -433,7 +433,7 @@ class SchedulerV1:
         siblings = request.siblings
         siblings.reason = siblings.reason or reason
         if self._leave(request):
-            call.dismissed.append(self._dismissed(siblings))
+            call.dismissed += (self._dismissed(siblings),)
 
     # -- the end of a call -------------------------------------------------------------
 
@@ -464,11 +464,12 @@ class SchedulerV1:
             or (request in call.ending and request not in call.parts)
         ]
         steady.sort(key=lambda request: request.order)
-        call.transfers, call.flushed = offloading.close_call(
+        transfers, flushed = offloading.close_call(
             [*steady, *call.parts],
             call.victims,
             self._allocated_blocks(call) if offloading.asks_for_allocated else (),
         )
+        call.transfers, call.flushed = tuple(transfers), tuple(flushed)
 
     def _allocated_blocks(self, call: Call) -> list[BlockIds]:
         """Blocks given out in a call; of who was admitted or loads, the whole table."""

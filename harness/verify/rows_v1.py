@@ -1,5 +1,6 @@
 """The decisions of a v1 run, in the form of recorded rows."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from harness.executors.executor import Execution
@@ -130,7 +131,7 @@ class RowRecorderV1:
         return self._scheduler.manager.num_blocks_of(num_tokens)
 
 
-def _names_in_order(preempted: list[Preempted]) -> list[int | str]:
+def _names_in_order(preempted: Iterable[Preempted]) -> list[int | str]:
     in_order = sorted(preempted, key=lambda p: (p.request.request_id, p.sample))
     return [name(p.request, p.sample) for p in in_order]
 

@@ -234,7 +234,7 @@ def test_gap_of_one_that_was_steady_and_goes_on() -> None:
     step(ours, prefill(made, 50, 0, samples=True), 20, [30])
     step(ours, steady(1), 30, [37])
     batch = decode(made, 1)
-    batch.unsteady.append((0, 0))
+    batch.unsteady = [(0, 0)]
 
     step(ours, batch, 37, [41])
 
@@ -246,7 +246,7 @@ def test_one_may_be_listed_again_while_its_first_token_is_in_flight() -> None:
     made, ours = request(), recorder()
     ours.arrived(made)
     first, second = prefill(made, 50, 0, samples=True), decode(made, 1)
-    second.unsteady.append((0, 0))
+    second.unsteady = [(0, 0)]
     ours.scheduled(first, 20)
     ours.scheduled(second, 20)
 
@@ -264,7 +264,7 @@ def test_lengths_are_not_asked_of_one_that_has_left() -> None:
     ours.arrived(made)
     step(ours, prefill(made, 50, 0, samples=True), 20, [30])
     last, after = steady(1), steady(0, unsteady=[(0, 0)])
-    after.preempted_recompute.append(Preempted(made, 50))
+    after.preempted_recompute = [Preempted(made, 50)]
     ours.scheduled(last, 30)
     ours.scheduled(after, 30)
     scheduler.lengths.clear()

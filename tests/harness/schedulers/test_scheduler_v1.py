@@ -244,8 +244,10 @@ def test_preempted_request_computes_prompt_and_output_again() -> None:
     assert rows[6]["scheduled"] == [[1, 13]]
 
 
-@pytest.mark.parametrize("num_prompt", [8, 20])
-def test_least_urgent_makes_room_and_gives_its_part_back(num_prompt: int) -> None:
+@pytest.mark.parametrize(("num_prompt", "num_lost"), [(8, 10), (20, 12)])
+def test_least_urgent_makes_room_and_gives_its_part_back(
+    num_prompt: int, num_lost: int
+) -> None:
     """It was scheduled already in this call: it is taken out again, with its tokens.
 
     Once it decodes in lockstep, once it is being prefilled.
@@ -262,13 +264,30 @@ def test_least_urgent_makes_room_and_gives_its_part_back(num_prompt: int) -> Non
     assert first["scheduled"] == [[0, 8]]
     made.add(1, 20, priority=1)
 
-    rows = made.calls(3)
+    row = made.call()
+    while not row["preempted"]:
+        row = made.call()
 
-    victims = [row for row in rows if row["preempted"]]
-    assert [row["preempted"] for row in victims] == [[0]]
-    assert victims[0]["scheduled"] == [[1, 4]]
-    call = made.scheduler.latest_call
-    assert call.num_tokens_left == 8 - sum(n for _, n in rows[-1]["scheduled"])
+    assert (row["preempted"], row["scheduled"]) == ([0], [[1, 4]])
+    assert made.scheduler.latest_call.num_tokens_left == 4
+    (preempted,) = made.batch.preempted_recompute
+    assert preempted.num_lost_tokens == num_lost
+
+
+def test_resumed_request_is_prefilled_to_its_end() -> None:
+    """Its 13 tokens are computed again in two steps, and both are prefills."""
+    made = Driven(6)
+    made.add(0, 8, 6)
+    made.add(1, 8, 30)
+    made.calls(6)
+    made.scheduler.max_num_batched_tokens = 8
+    prefilled = []
+    for _ in range(3):
+        made.call()
+        shape = made.batch.shape
+        prefilled.append((shape.num_prefill_tokens, shape.num_decode_seqs))
+
+    assert prefilled == [(8, 0), (5, 0), (0, 1)]
 
 
 def test_of_equally_urgent_ones_the_first_admitted_makes_room() -> None:
@@ -645,7 +664,7 @@ def test_steady_requests_are_counted_not_listed() -> None:
 
     made.call()
     assert (len(made.batch.scheduled), made.batch.num_steady_seqs) == (0, 2)
-    assert made.batch.unsteady == []
+    assert not made.batch.unsteady
     assert made.batch.shape.num_decode_seqs == 2
     assert made.batch.shape.num_context_tokens == 16
 
