@@ -132,7 +132,7 @@ def calls_of(workload: Workload, config: EngineConfig) -> Calls:
     """Who arrives before which call of our scheduler, with a call for every step."""
     diary = Diary(build_scheduler(config))
     recorder = Recorder(diary, block_size=config.block_size)
-    source = FrontDoor(OpenLoop(workload), config.max_model_len, recorder.refused)
+    source = FrontDoor(OpenLoop(workload), config.max_prompt_tokens, recorder.refused)
     engine = Engine(
         source,
         diary,
@@ -155,14 +155,16 @@ def part_whole(options: Options, table: Table) -> None:
 
 
 def part_reference(options: Options, table: Table) -> None:
-    """Ours, the naive loop and vLLM's own scheduler on the first requests."""
-    workload = options.workload().select(slice(options.limit))
+    """Ours on the whole trace; a naive loop and vLLM's scheduler on its beginning."""
+    whole = options.workload()
+    ours = table.row(
+        "whole trace, replay", len(whole), options.best(partial(replay_s, whole))
+    )
+    workload = whole.select(slice(options.limit))
     count, config = len(workload), config_of()
     knobs: Knobs = {name: getattr(config, name) for name in KNOBS}
     calls = calls_of(workload, config)
-    ours = table.row(
-        "first requests, replay", count, options.best(partial(replay_s, workload))
-    )
+    table.row("first requests, replay", count, options.best(partial(replay_s, workload)))
     naive_s = options.best(partial(naive_loop_s, knobs, calls))
     naive = table.row("first requests, naive loop", count, naive_s)
     if options.vllm_python is None:

@@ -6,7 +6,7 @@ by now, then the scheduler's call.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from harness.arrivals import ArrivalSource
@@ -32,7 +32,7 @@ class Observer(Protocol):
     def committed(self, batch: Batch, execution: Execution, done: list[Finished]) -> None:
         """The batch's last tokens are in; ``done`` finished with it."""
 
-    def transferred(self, transfers: list[TransferId]) -> None:
+    def transferred(self, transfers: Sequence[TransferId]) -> None:
         """The scheduler was told that these copies have ended."""
 
 
@@ -166,7 +166,8 @@ class Engine:
         execution = self._executor.wait()
         done = self._scheduler.commit(batch)
         self._observer.committed(batch, execution, done)
-        self._report(execution.transfers_done)
+        if execution.transfers_done:
+            self._report(execution.transfers_done)
         for finished in done:
             self._source.on_finished(finished.request, execution.end_ns)
 
@@ -174,7 +175,7 @@ class Engine:
         if self._executor.has_transfers:
             self._report(self._executor.ended_transfers())
 
-    def _report(self, transfers: list[TransferId]) -> None:
+    def _report(self, transfers: Sequence[TransferId]) -> None:
         if transfers:
             self._scheduler.transfers_done(transfers)
             self._observer.transferred(transfers)

@@ -2,6 +2,7 @@
 
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +79,6 @@ class Recorder:
         # The step that brought a sample its latest token; that of a steady one is older.
         self._last_step: dict[_Sample, int] = {}
         self._calls: deque[_Call] = deque()
-        self._num_calls = 0
         self._ends_ns = array("q")  # of steps
         self._num_evictions = self._num_regretted = 0
         self._under_way: dict[int, RequestRecord] = {}
@@ -121,14 +121,11 @@ class Recorder:
             self._preempt(preempted)
         for dismissed in batch.dismissed:
             self._dismiss(dismissed, now_ns)
-        for sample in batch.unsteady:
-            self._last_step[sample] = self._num_calls - 1
         if not batch.is_idle:
             state = self._scheduler.state()
             end = (state.num_used_blocks, state.num_cached_blocks)
             evictions = self._take_evictions()
             self._calls.append(_Call(state, num_recomputed_tokens, end, *evictions))
-            self._num_calls += 1
 
     def repeated(self, batch: Batch, num_steps: int) -> None:
         """Note what the stretch has come to hold, and what it gave up."""
@@ -149,7 +146,7 @@ class Recorder:
             record.max_sample_tokens = max(finished.sample_lengths)
             self._leave(finished.request, execution.end_ns, RequestStatus.FINISHED, "")
 
-    def transferred(self, transfers: list[TransferId]) -> None:
+    def transferred(self, transfers: Sequence[TransferId]) -> None:
         """Copies are recorded where they begin."""
 
     def break_off(self, reason: str) -> None:
@@ -264,6 +261,9 @@ class Recorder:
         gaps: dict[int, int] = {}
         first_end_ns = execution.first_step_end_ns
         ends_ns = self._ends_ns
+        for sample in batch.unsteady:
+            if sample[0] in self._under_way:  # it may have finished meanwhile
+                self._last_step[sample] = len(ends_ns) - 1
         if batch.num_steady_seqs:
             gaps[first_end_ns - ends_ns[-1]] = batch.num_steady_seqs
         for entry in batch.scheduled:

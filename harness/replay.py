@@ -76,7 +76,7 @@ def replay(
     recorder = Recorder(
         scheduler,
         block_size=config.block_size,
-        shared_tokens=shared_tokens(workload, with_outputs=False),
+        shared_tokens=shared_tokens(workload, with_outputs=config.policy == "v1"),
         is_journaled=journal is not None,
     )
     if config.policy == "v1" and not config.num_cpu_blocks:

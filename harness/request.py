@@ -55,6 +55,8 @@ class Request:
         Its samples share the full blocks of the prompt.
         """
         prompt = self.num_prompt_tokens
-        shared = prompt // block_size if self.n > 1 else 0
+        if len(self.outputs) == 1:
+            return -(-(prompt + self.outputs[0][1]) // block_size)
+        shared = prompt // block_size
         ends = (-(-(prompt + length) // block_size) for _, length in self.outputs)
         return shared + sum(end - shared for end in ends)

@@ -46,9 +46,9 @@ class RunColumns:
 
     def runs(self, row: int) -> tuple[Run, ...]:
         """The runs of one row, in order."""
-        part = slice(self.offsets[row], self.offsets[row + 1])
-        segments, lengths = self.segments[part].tolist(), self.lengths[part].tolist()
-        return tuple(zip(segments, lengths, strict=True))
+        begin, end = self.offsets[row : row + 2].tolist()
+        segments, lengths = self.segments[begin:end], self.lengths[begin:end]
+        return tuple(zip(segments.tolist(), lengths.tolist(), strict=True))
 
     def totals(self) -> IntArray:
         """Tokens of each row, ``(num_rows,)``."""

@@ -46,7 +46,8 @@ class RequestRecord:
         num_demand_blocks: Blocks that it holds at its full length when it shares none
             with other requests; its samples share the full blocks of the prompt.
         num_shared_tokens: Leading prompt tokens with which an earlier request of the
-            trace began as well; ``None`` where the trace does not say.
+            trace began as well, in v1 its output included; ``None`` where the trace does
+            not say.
         status: How it ended.
         reason: Why it was rejected or aborted, as a word for scripts, or why it failed;
             else ``""``.

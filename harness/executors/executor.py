@@ -1,6 +1,7 @@
 """What runs batches and tells the time."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from harness.schedulers.batch import Batch, TransferId
@@ -26,7 +27,7 @@ class Execution:
     end_ns: int
     num_steps: int = 1
     swap_ns: int = 0
-    transfers_done: list[TransferId] = field(default_factory=list)
+    transfers_done: Sequence[TransferId] = ()
 
 
 class Executor(Protocol):

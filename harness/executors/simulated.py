@@ -113,7 +113,7 @@ class SimulatedExecutor:
             end_ns=self.now_ns,
             num_steps=span.num_steps,
             swap_ns=span.swap_fs // FS_PER_NS,
-            transfers_done=self.ended_transfers(),
+            transfers_done=self.ended_transfers() if self._transfer_ends_fs else (),
         )
 
     def idle_until(self, ns: int | None, *, is_blocked: bool) -> list[TransferId]:

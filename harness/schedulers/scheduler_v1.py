@@ -183,8 +183,7 @@ class SchedulerV1:
     ) -> None:
         """Take a request out of the lockstep, and its latest steps back."""
         self.lockstep.leave(request, num_steps_back)
-        if request.joined_clock < self.lockstep.clock - num_steps_back:
-            call.unsteady += ((request.request.request_id, request.sample),)
+        call.unsteady += ((request.request.request_id, request.sample),)
         self._settle_tokens(request)
 
     def _settle_tokens(self, request: EngineRequest) -> None:
@@ -514,6 +513,8 @@ class SchedulerV1:
         for request in call.sampled:
             request.num_in_flight -= 1
             request.num_tokens += 1
+            if request.is_in_lockstep:
+                continue  # it goes on, and the lockstep names its blocks
             if self.is_async and request in self.running:
                 self._name_computed(request)
             if request.num_tokens >= request.num_final_tokens:

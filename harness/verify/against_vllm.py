@@ -1,7 +1,7 @@
 """Our scheduler and the installed vLLM's, call by call on the same trace."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -123,7 +123,7 @@ class _Pair:
         if self._on_progress is not None and done:
             self._on_progress(self._num_done, self._num_requests)
 
-    def transferred(self, transfers: list[TransferId]) -> None:
+    def transferred(self, transfers: Sequence[TransferId]) -> None:
         """Note what to tell vLLM after the same call; it numbers copies as we do."""
         self._ended.setdefault(len(self._recorder.rows) - 1, []).extend(transfers)
 

@@ -1,5 +1,6 @@
 """The decisions of a v0 run, in the form of recorded rows."""
 
+from collections.abc import Sequence as Seq
 from typing import Any
 
 from allocators.sequence import Sequence
@@ -80,7 +81,7 @@ class RowRecorderV0:
         """Complete the batch's last row."""
         self._end_row(self.rows[-1]["ignored"] + [d.request.request_id for d in done])
 
-    def transferred(self, transfers: list[TransferId]) -> None:
+    def transferred(self, transfers: Seq[TransferId]) -> None:
         """Copies are recorded where they begin."""
 
     def _end_row(self, finished: list[int]) -> None:

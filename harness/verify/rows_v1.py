@@ -1,6 +1,6 @@
 """The decisions of a v1 run, in the form of recorded rows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness.executors.executor import Execution
@@ -87,7 +87,7 @@ class RowRecorderV1:
             "free_end": self._pool.num_free_blocks,
         }
 
-    def transferred(self, transfers: list[TransferId]) -> None:
+    def transferred(self, transfers: Sequence[TransferId]) -> None:
         """Copies are recorded where they begin."""
 
     def _copies(self, batch: Batch) -> Row:

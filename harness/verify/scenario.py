@@ -110,7 +110,7 @@ def read_rows(path: Path, policy: str) -> Iterator[dict[str, Any]]:
 def _scenario(document: Fields, path: Path) -> Scenario:
     policy = document.value("policy")
     knobs = {"v0": _knobs_v0, "v1": _knobs_v1}
-    if policy not in knobs:
+    if not isinstance(policy, str) or policy not in knobs:
         raise UsageError(
             f"{path}: policy is {shown(policy)}; scenarios of v0 and v1 can be replayed"
         )

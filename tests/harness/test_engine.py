@@ -206,7 +206,8 @@ class LoadingScheduler:
         batch = Batch()
         for request in self.waiting:
             number = request.request_id
-            batch.transfers.append(Transfer(number, request.num_prompt_tokens))
+            copy = Transfer(number, request.num_prompt_tokens)
+            batch.transfers = (*batch.transfers, copy)
             self.loading[number] = request
         self.waiting.clear()
         for number in self.left:
