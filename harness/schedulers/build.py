@@ -4,6 +4,7 @@ from allocators.block_space_manager import BlockSpaceManager
 from allocators.kv_cache_manager import KVCacheManager
 from allocators.offload_tier import OffloadTier
 from harness.schedulers.batch import PreemptionMode
+from harness.schedulers.limits import Limits
 from harness.schedulers.offloading import Offloading
 from harness.schedulers.scheduler_v0 import SchedulerV0
 from harness.schedulers.scheduler_v1 import SchedulerV1
@@ -75,9 +76,7 @@ def build_scheduler_v1(
     if num_cpu_blocks:
         tier = OffloadTier(num_cpu_blocks)
         offloading = Offloading(tier, block_size, num_gpu_blocks)
-    return SchedulerV1(
-        manager,
-        offloading,
+    limits = Limits(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,
@@ -88,3 +87,4 @@ def build_scheduler_v1(
         is_async=async_scheduling,
         waits_like_vllm=waits_like_vllm,
     )
+    return SchedulerV1(manager, limits, offloading)

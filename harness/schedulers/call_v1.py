@@ -113,6 +113,21 @@ class Call:
     ending: list[EngineRequest] = field(default_factory=list)
     clock: int = 0
 
+    def take(self, part: Part) -> None:
+        """Let a request run."""
+        self.parts[part.request] = part
+        self.num_tokens_left -= part.num_tokens
+
+    def give_back(self, request: EngineRequest) -> None:
+        """Let a request not run after all."""
+        self.num_tokens_left += self.parts.pop(request).num_tokens
+
+    def settle(self) -> None:
+        """Note that what was computed has been handed in, but for who was preempted."""
+        for request, part in self.parts.items():
+            if part.num_preemptions == request.num_preemptions:
+                request.num_settled_tokens += part.num_tokens
+
     @property
     def is_steady(self) -> bool:
         """Nothing but the lockstep runs, and it will run on."""

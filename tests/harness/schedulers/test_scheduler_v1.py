@@ -131,10 +131,10 @@ def test_no_budget_for_decodes_disbands_the_lockstep() -> None:
     for request_id in range(3):
         made.add(request_id, 4)
     made.calls(2)
-    made.scheduler.max_num_batched_tokens = 2
+    made.scheduler.limits.max_num_batched_tokens = 2
 
     assert scheduled(made.calls(2)) == [[[0, 1], [1, 1]], [[0, 1], [1, 1]]]
-    made.scheduler.max_num_batched_tokens = 3
+    made.scheduler.limits.max_num_batched_tokens = 3
     assert scheduled([made.call()]) == [[[0, 1], [1, 1], [2, 1]]]
 
 
@@ -280,7 +280,7 @@ def test_resumed_request_is_prefilled_to_its_end() -> None:
     made.add(0, 8, 6)
     made.add(1, 8, 30)
     made.calls(6)
-    made.scheduler.max_num_batched_tokens = 8
+    made.scheduler.limits.max_num_batched_tokens = 8
     prefilled = []
     for _ in range(3):
         made.call()
@@ -372,7 +372,7 @@ def test_hits_do_not_count_against_the_budget() -> None:
     made = Driven(enable_prefix_caching=True, max_num_batched_tokens=32)
     made.add(0, 20, 1, prompt=((7, 20),))
     made.call()
-    made.scheduler.max_num_batched_tokens = 8
+    made.scheduler.limits.max_num_batched_tokens = 8
     made.add(1, 20, prompt=((7, 20),))
     made.add(2, 20)
 
@@ -696,7 +696,7 @@ def test_state_counts_blocks_and_the_tokens_in_them() -> None:
     made.add(0, 9, prompt=((7, 9),))
     made.add(1, 9, prompt=((7, 9),))
     made.add(2, 4)
-    made.scheduler.max_num_seqs = 2
+    made.scheduler.limits.max_num_seqs = 2
     made.call()
     state = made.scheduler.state()
     assert (state.num_running, state.num_waiting, state.num_swapped) == (2, 1, 0)
