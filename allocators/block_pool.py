@@ -26,8 +26,8 @@ class BlockPool:
     """All blocks, how often each is held, and which content is cached in which.
 
     Block 0 is the null block: it stands for content that is not kept, and is never
-    handed out. All methods take many blocks at once and cost a few array operations,
-    whatever the size of the pool.
+    handed out. Many blocks at once cost a few array operations, a few blocks are looked
+    at one by one, and the size of the pool does not matter.
 
     Invariant: a block is in the free queue exactly if its ``ref_cnt`` is 0 (the null
     block never is). Content may be cached in several blocks; its holder is the one of
@@ -58,13 +58,13 @@ class BlockPool:
         self._ref_cnt_at = self.ref_cnt.data
         self._content_at = self._content_of.data
         self._holder_at = self._holder_of.data
-        self._has_twin = np.zeros(num_gpu_blocks, dtype=np.bool_)
+        self._may_have_twin = np.zeros(num_gpu_blocks, dtype=np.bool_)
         self._twins: dict[int, deque[int]] = {}
 
     @property
     def num_free_blocks(self) -> int:
         """Blocks that can be handed out, cached ones included."""
-        return self.free_block_queue.num_free
+        return self.free_block_queue.num_free_blocks
 
     @property
     def num_used_blocks(self) -> int:
@@ -240,8 +240,8 @@ class BlockPool:
 
     def _add_twin(self, content: int, block_id: int) -> None:
         """Name a block by content that another one holds already."""
-        self._has_twin[block_id] = True
-        self._has_twin[self._holder_at[content]] = True
+        self._may_have_twin[block_id] = True
+        self._may_have_twin[self._holder_at[content]] = True
         self._twins.setdefault(content, deque()).append(block_id)
 
     def _evict(self, block_ids: BlockIds, contents: NDArray[np.int64]) -> None:
@@ -250,14 +250,14 @@ class BlockPool:
         self.num_cached_free_blocks -= len(block_ids)
         self._content_of[block_ids] = _NO_CONTENT
         if self._twins:
-            has_twin = self._has_twin[block_ids]
+            has_twin = self._may_have_twin[block_ids]
             for position in np.flatnonzero(has_twin).tolist():
                 self._evict_twin(int(block_ids[position]), int(contents[position]))
             contents = contents[~has_twin]
         self._holder_of[contents] = _GIVEN_UP
 
     def _evict_twin(self, block_id: int, content: int) -> None:
-        self._has_twin[block_id] = False
+        self._may_have_twin[block_id] = False
         twins = self._twins.get(content)
         if self._holder_of[content] != block_id:
             assert twins is not None, "who is not the holder is among its twins"
@@ -273,6 +273,7 @@ class BlockPool:
 
     def check_invariants(self) -> None:
         """Raise AssertionError unless counts, queue and contents agree."""
+        self.free_block_queue.check_invariants()
         free = self.free_block_queue.blocks()
         is_free = np.zeros(self.num_gpu_blocks, dtype=np.bool_)
         is_free[free] = True

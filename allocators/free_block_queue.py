@@ -13,7 +13,7 @@ class FreeBlockQueue:
 
     The queue is a stretch of an array. A block that is taken out of the middle leaves a
     gap behind. So many blocks are put in, taken out or passed over in a few array
-    operations, and the work never grows with the length of the queue.
+    operations, and on average the work does not grow with the length of the queue.
 
     Invariant: walking the stretch without its gaps gives every free block once.
 
@@ -30,11 +30,8 @@ class FreeBlockQueue:
         self._entry_at = self._entry_of.data
         self._block_at = self._entries.data
         self._begin = self._end = len(self._entries) // 2
-        self.num_free = 0
+        self.num_free_blocks = 0
         self.extend(block_ids)
-
-    def __len__(self) -> int:
-        return self.num_free
 
     def extend(self, block_ids: BlockIds) -> None:
         """Put blocks at the end, the last of them last."""
@@ -56,17 +53,17 @@ class FreeBlockQueue:
         self._begin -= 1
         self._block_at[self._begin] = block_id
         self._entry_at[block_id] = self._begin
-        self.num_free += 1
+        self.num_free_blocks += 1
 
     def remove(self, block_ids: BlockIds) -> None:
         """Take these blocks out, wherever they stand; all must be free."""
         self._entries[self._entry_of[block_ids]] = _GONE
-        self.num_free -= len(block_ids)
+        self.num_free_blocks -= len(block_ids)
 
     def pop(self, count: int) -> BlockIds:
         """Take the first ``count`` blocks; so many must be there."""
-        assert count <= self.num_free, "callers look at the length first"
-        self.num_free -= count
+        assert count <= self.num_free_blocks, "callers look at the length first"
+        self.num_free_blocks -= count
         taken = self._entries[self._begin : self._begin + count].copy()
         if not count or taken[taken.argmin()] != _GONE:
             self._begin += count
@@ -75,8 +72,8 @@ class FreeBlockQueue:
 
     def pop_singly(self, count: int) -> list[int]:
         """The same for a few blocks, without the cost of array operations."""
-        assert count <= self.num_free, "callers look at the length first"
-        self.num_free -= count
+        assert count <= self.num_free_blocks, "callers look at the length first"
+        self.num_free_blocks -= count
         begin = self._begin
         taken: list[int] = self._block_at[begin : begin + count].tolist()
         self._begin = begin + count
@@ -93,15 +90,36 @@ class FreeBlockQueue:
             is_wanted: By block id.
             count: At most so many.
         """
+        self._pass_leading_gaps()
         found = []
-        begin = self._begin
+        begin, num_seen = self._begin, max(count, 64)
         while count and begin < self._end:
-            stop = min(begin + max(count, 64), self._end)
+            stop = min(begin + num_seen, self._end)
             blocks = _without_gaps(self._entries[begin:stop])
             found.append(blocks[is_wanted[blocks]][:count])
             count -= len(found[-1])
-            begin = stop
+            begin, num_seen = stop, 2 * num_seen
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+    def _pass_leading_gaps(self) -> None:
+        """Leave behind the gaps before the first block, which is there."""
+        num_seen = 64
+        while self.num_free_blocks:
+            stop = min(self._begin + num_seen, self._end)
+            is_block = self._entries[self._begin : stop] != _GONE
+            first = int(is_block.argmax())
+            if is_block[first]:
+                self._begin += first
+                return
+            self._begin, num_seen = stop, 2 * num_seen
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless each block knows where it stands, once."""
+        places = np.flatnonzero(self._entries[self._begin : self._end] != _GONE)
+        places += self._begin
+        blocks = self._entries[places]
+        assert len(set(blocks.tolist())) == len(blocks) == self.num_free_blocks
+        assert (self._entry_of[blocks] == places).all()
 
     def blocks(self) -> BlockIds:
         """All free blocks in their order."""
@@ -111,7 +129,7 @@ class FreeBlockQueue:
         end = begin + len(block_ids)
         self._entries[begin:end] = block_ids
         self._entry_of[block_ids] = np.arange(begin, end)
-        self.num_free += len(block_ids)
+        self.num_free_blocks += len(block_ids)
 
     def _pop_past_gaps(self, count: int) -> BlockIds:
         """The first blocks; the gaps before and between them are left behind for good."""
@@ -130,7 +148,7 @@ class FreeBlockQueue:
         blocks = self.blocks()
         self._begin = (len(self._entries) - len(blocks)) // 2
         self._end = self._begin + len(blocks)
-        self.num_free = 0
+        self.num_free_blocks = 0
         self._put(self._begin, blocks)
 
 

@@ -147,6 +147,10 @@ class OffloadTier:
         assert len(used) + len(self._free) == self.num_blocks
         assert set(self._by_recency.blocks().tolist()) == set(used.tolist())
         assert (self._block_of[self._content_of[used]] == used).all()
+        assert np.count_nonzero(self._block_of != _ABSENT) == len(used)
+        assert set(self._free).isdisjoint(used.tolist())
+        assert len(set(self._free)) == len(self._free)
+        self._by_recency.check_invariants()
         may_go = (self._num_loads[used] == 0) & ~self._is_storing[used]
         assert (may_go == self._may_go[used]).all()
         assert np.count_nonzero(self._may_go) == self._num_evictable

@@ -58,7 +58,8 @@ class Recorder:
         scheduler: Whose queues and blocks are recorded.
         block_size: Tokens in a block.
         shared_tokens: Leading prompt tokens that an earlier request began with as well,
-            by request id; None where the trace does not say.
+            by request id, and those that an earlier prompt began with; None where the
+            trace does not say.
         is_journaled: Somebody takes the changes, now and then.
     """
 
@@ -67,7 +68,7 @@ class Recorder:
         scheduler: Scheduler,
         *,
         block_size: int,
-        shared_tokens: IntArray | None = None,
+        shared_tokens: tuple[IntArray, IntArray] | None = None,
         is_journaled: bool = True,
     ) -> None:
         self.steps: Rows[StepRecord] = Rows(StepRecord)
@@ -98,7 +99,9 @@ class Recorder:
 
     def arrived(self, request: Request) -> None:
         """Begin a request's record."""
-        request_id, shared = request.request_id, self._shared_tokens
+        request_id, shared, with_prompts = request.request_id, None, None
+        if self._shared_tokens is not None:
+            shared, with_prompts = (int(t[request_id]) for t in self._shared_tokens)
         record = RequestRecord(
             request_id=request_id,
             arrival_ns=request.arrival_ns,
@@ -106,7 +109,8 @@ class Recorder:
             n=request.n,
             num_requested_tokens=request.num_requested_tokens,
             num_demand_blocks=request.num_demand_blocks(self._block_size),
-            num_shared_tokens=None if shared is None else int(shared[request_id]),
+            num_shared_tokens=shared,
+            num_shared_prompt_tokens=with_prompts,
         )
         self._under_way[request_id] = record
         self._note_change(record)
@@ -252,6 +256,7 @@ class Recorder:
         self._note_change(record)
         for sample in range(request.n):
             self._last_step.pop((request.request_id, sample), None)
+            self._num_lost_tokens.pop((request.request_id, sample), None)
         self.num_done += 1
 
     # -- steps -----------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.analysis.chains import with_long_runs, without_names
-from harness.analysis.sharing import shared_tokens
+from harness.analysis.sharing import findable_tokens
 from harness.arrivals import ArrivalSource, FrontDoor, MaxConcurrency, OpenLoop
 from harness.config import EngineConfig
 from harness.engine import Engine
@@ -76,7 +76,7 @@ def replay(
     recorder = Recorder(
         scheduler,
         block_size=config.block_size,
-        shared_tokens=shared_tokens(workload, with_outputs=config.policy == "v1"),
+        shared_tokens=findable_tokens(workload, with_outputs=config.policy == "v1"),
         is_journaled=journal is not None,
     )
     if config.policy == "v1" and not config.num_cpu_blocks:
@@ -98,7 +98,7 @@ def replay(
         build_executor(config),
         recorder,
         num_in_flight=2 if config.async_scheduling else 1,
-        barren_after=_max_barren_calls(config),
+        barren_after=max_barren_calls(config),
         after_turn=after_turn,
     )
     try:
@@ -226,7 +226,7 @@ def build_executor(config: EngineConfig) -> Executor:
     )
 
 
-def _max_barren_calls(config: EngineConfig) -> int:
+def max_barren_calls(config: EngineConfig) -> int:
     """More calls than any run needs that still gets somewhere.
 
     Without a decode the oldest prefill gets the whole budget of a step, and samples when

@@ -46,8 +46,10 @@ class RequestRecord:
         num_demand_blocks: Blocks that it holds at its full length when it shares none
             with other requests; its samples share the full blocks of the prompt.
         num_shared_tokens: Leading prompt tokens with which an earlier request of the
-            trace began as well, in v1 its output included; ``None`` where the trace does
-            not say.
+            trace began as well, in v1 its output included: what a GPU cache without
+            limit could find. ``None`` where the trace does not say.
+        num_shared_prompt_tokens: The same for the prompts of earlier requests alone:
+            what an offload tier without limit could find.
         status: How it ended.
         reason: Why it was rejected or aborted, as a word for scripts, or why it failed;
             else ``""``.
@@ -70,6 +72,7 @@ class RequestRecord:
     num_requested_tokens: int = 0
     num_demand_blocks: int = 0
     num_shared_tokens: int | None = None
+    num_shared_prompt_tokens: int | None = None
     status: RequestStatus = RequestStatus.FAILED
     reason: str = ""
 

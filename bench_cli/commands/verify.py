@@ -26,6 +26,7 @@ class Reference(StrEnum):
 
 
 def verify(
+    context: typer.Context,
     trace: Annotated[
         Path | None,
         typer.Argument(
@@ -90,6 +91,7 @@ def verify(
     refuse_half_a_comparison(trace, against, scenario, rows)
     timing.refuse_contradictions()
     if scenario is not None and rows is not None:
+        refuse_flags_beside_a_recording(context)
         from harness.verify.golden import verify_scenario  # heavy; waits until needed
 
         result = verify_scenario(scenario, rows)
@@ -157,6 +159,31 @@ def refuse_half_a_comparison(
         raise UsageError(
             "TRACE --against vllm and --scenario are two comparisons; give one of them"
         )
+
+
+def refuse_flags_beside_a_recording(context: typer.Context) -> None:
+    """Refuse knobs and choices of requests: a scenario has its own.
+
+    Raises:
+        UsageError: Names them.
+    """
+    from harness.errors import UsageError
+
+    known = {"scenario", "rows", "as_json", "output"}
+    given = [
+        max(parameter.opts, key=len)
+        for parameter in context.command.params
+        if parameter.name not in known and _is_given(context, str(parameter.name))
+    ]
+    if given:
+        raise UsageError(
+            f"a scenario has knobs and requests of its own: leave out {', '.join(given)}"
+        )
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def compare_with_vllm(

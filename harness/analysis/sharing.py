@@ -32,6 +32,27 @@ def shared_tokens(workload: Workload, *, with_outputs: bool) -> IntArray | None:
     return shared
 
 
+def findable_tokens(
+    workload: Workload, *, with_outputs: bool
+) -> tuple[IntArray, IntArray] | None:
+    """What a cache without limit could find, ``(num_requests,)`` each.
+
+    First where outputs may be in it as well, if they may, then of prompts alone; None
+    where the trace does not say which prompts begin alike.
+    """
+    of_prompts = shared_tokens(workload, with_outputs=False)
+    if of_prompts is None or not with_outputs or not _has_followers(workload):
+        return None if of_prompts is None else (of_prompts, of_prompts)
+    of_all = shared_tokens(workload, with_outputs=True)
+    assert of_all is not None, "the trace says it of prompts"
+    return of_all, of_prompts
+
+
+def _has_followers(workload: Workload) -> bool:
+    """Whether a prompt may go on with an output."""
+    return bool(np.isin(workload.outputs.segments, workload.prompts.segments).any())
+
+
 class _SeenContent:
     """Every beginning of what was seen, as a tree of runs.
 

@@ -117,10 +117,13 @@ class SimulatedExecutor:
         )
 
     def idle_until(self, ns: int | None, *, is_blocked: bool) -> list[TransferId]:
-        """Move the clock to ``ns`` or the end of a transfer, whichever is first."""
+        """Move the clock to ``ns`` or the end of a transfer, whichever is first.
+
+        Where neither is there, who is blocked stays so, and no time passes.
+        """
         stop_fs = self._first_event_fs(ns)
-        assert stop_fs is not None, "nothing to wait for"
-        self._now_fs = max(self._now_fs, stop_fs)
+        if stop_fs is not None:
+            self._now_fs = max(self._now_fs, stop_fs)
         return self.ended_transfers()
 
     def _start_transfers(self, batch: Batch, start_fs: int, end_fs: int) -> int:

@@ -60,10 +60,14 @@ class Admission:
         """Requests that do not run yet, or not any more."""
         return len(self._waiting) + len(self._loading)
 
+    def open(self) -> None:
+        """Take note that who was refused may be admitted now."""
+        self.is_open = True
+
     def add(self, request: EngineRequest) -> None:
         """Let a request wait that has arrived."""
         self._waiting.push(request)
-        self.is_open = True
+        self.open()
         if self._offloading is not None:
             self._offloading.begin(request)
 
@@ -88,6 +92,17 @@ class Admission:
             (self._loading if holds_blocks else self._waiting).push_back(request)
         self.is_open = False
 
+    def take_all(self) -> list[EngineRequest]:
+        """Forget who holds blocks and does not run; who that was."""
+        loads = list(self.loads)
+        self.loads.clear()
+        return loads
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless exactly those hold blocks who load or loaded."""
+        assert set(self.loads) == set(self._loading)
+        assert all(not request.blocks.num_blocks for request in self._waiting)
+
     def _look_up(self, request: EngineRequest) -> Hits | None:
         """What the caches have of a request; None as long as it waits for a copy."""
         if request.is_loading:
@@ -108,13 +123,14 @@ class Admission:
     def _admit(self, call: Call, queue: WaitingQueue, hits: Hits) -> bool:
         """Admit the first request of a queue, or dismiss it; False if it waits on."""
         request, limits = queue.first(), self._limits
-        if hits.num_loadable_blocks:
-            return self._load(call, queue, hits)
         num_wanted_tokens = request.num_tokens - hits.num_tokens
         reason = self._never(request, num_wanted_tokens)
         if reason is not None and not limits.waits_like_vllm:
+            self.loads.pop(request, None)
             self._departures.dismiss(call, queue.pop(), reason)
             return True
+        if hits.num_loadable_blocks:
+            return self._load(call, queue, hits)
         num_tokens = limits.below_threshold(call, num_wanted_tokens)
         if num_tokens > call.num_tokens_left and not limits.enable_chunked_prefill:
             return False
@@ -132,6 +148,8 @@ class Admission:
         self.loads.pop(request, None)
         request.num_computed_tokens = request.num_settled_tokens = hits.num_tokens
         self._running.start(request)
+        if self._offloading is not None:
+            self._offloading.owe(request)
         num_loaded_tokens = min(request.num_loaded_tokens, hits.num_tokens)
         request.num_loaded_tokens = 0
         call.take(

@@ -240,7 +240,7 @@ class Scheduler(Protocol):
     """
 
     def add(self, request: Request) -> None:
-        """Put a request that has arrived at the end of the waiting queue."""
+        """Put a request that has arrived into the waiting queue."""
 
     def schedule(self) -> Batch:
         """Decide the next step; all block decisions for it are made here."""
@@ -284,7 +284,7 @@ class Scheduler(Protocol):
         """Tokens that each sample of an unfinished request has."""
 
     def state(self) -> CacheState:
-        """Queues and pool as they are now; costs the length of the running queue."""
+        """Queues and pool as they are now."""
 
     def holders(self) -> str:
         """Who is in which queue and how many blocks are free, for people."""

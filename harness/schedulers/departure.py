@@ -27,6 +27,10 @@ class Departures:
         self._offloading = offloading
         self._dismissed_late: list[Siblings] = []
 
+    def expect(self, samples: list[EngineRequest]) -> None:
+        """Take note of a request that has arrived, with all its samples."""
+        self.present[samples[0].request.request_id] = samples
+
     def begin_call(self, call: Call) -> None:
         """Report who was dismissed when a last sample finished between two calls."""
         call.dismissed += tuple(map(_dismissed, self._dismissed_late))

@@ -178,6 +178,15 @@ class Lockstep:
             ended.append(request)
         return ended
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless sums and lists are those of who takes part."""
+        assert self._sum_of_bases == sum(r.base for r in self.requests)
+        assert self._num_blocks == sum(r.blocks.num_blocks for r in self.requests)
+        for place, group in enumerate(self._by_remainder):
+            assert group == sorted(group, key=_ORDER)
+            assert all((1 - r.base) % self._block_size == place for r in group)
+        assert sum(map(len, self._by_remainder)) == len(self.requests)
+
     def _steps_to_first_end(self) -> int:
         """Steps until the first of them ends; -1 if there is none."""
         while self._ends:

@@ -76,14 +76,11 @@ class Offloading:
         num_gpu_blocks: Blocks of the GPU's pool.
 
     Attributes:
-        owing: Requests of whose prompt not all has been offered.
-        num_stored_blocks: Blocks copied to the tier since the run began.
-        num_loaded_blocks: Blocks copied from it.
+        owing: Requests that have run, and of whose prompt not all has been offered.
     """
 
     def __init__(self, tier: OffloadTier, block_size: int, num_gpu_blocks: int) -> None:
         self.tier = tier
-        self.num_stored_blocks = self.num_loaded_blocks = 0
         self._block_size = block_size
         self._offered: dict[EngineRequest, _Offered] = {}
         self.owing: dict[EngineRequest, None] = {}
@@ -115,6 +112,15 @@ class Offloading:
         """Whether an offer that was refused may be taken by the next call."""
         return bool(self._has_changed and self.owing)
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless copies, fences and offers agree."""
+        num_fences = np.zeros_like(self._num_fences)
+        for transfer_id in self._fenced:
+            num_fences[self._copies[transfer_id].block_ids] += 1
+        assert (num_fences == self._num_fences).all()
+        assert set(self.owing) <= set(self._offered)
+        self.tier.check_invariants()
+
     def request_of(self, transfer_id: TransferId) -> EngineRequest:
         """For whom a copy under way is made."""
         return self._copies[transfer_id].request
@@ -125,7 +131,11 @@ class Offloading:
         """Take note of a request that has arrived."""
         num_blocks = request.request.num_prompt_tokens // self._block_size
         self._offered[request] = _Offered(num_blocks)
-        if num_blocks:
+
+    def owe(self, request: EngineRequest) -> None:
+        """Take note that a request runs, and what it computes is to be offered."""
+        offered = self._offered[request]
+        if offered.num_offered < offered.num_blocks:
             self.owing[request] = None
 
     def num_loadable_blocks(
@@ -150,13 +160,9 @@ class Offloading:
         offered = self._offered[request]
         offered.num_offered = end
         offered.use(np.arange(begin, end))
-        self.owing[request] = None
-        if end >= offered.num_blocks:
-            del self.owing[request]
         self.tier.begin_load(contents)
         copy = _Copy(request, contents, NO_BLOCKS, is_store=False)
         self._new_loads.append(self._start(copy))
-        self.num_loaded_blocks += len(contents)
 
     # -- the end of a call -------------------------------------------------------------
 
@@ -229,7 +235,6 @@ class Offloading:
         if not len(stored):
             return []
         block_ids = table[begin:end][np.isin(contents, stored)]
-        self.num_stored_blocks += len(stored)
         return [self._start(_Copy(request, stored, block_ids, is_store=True))]
 
     def _forget(self, request: EngineRequest) -> None:

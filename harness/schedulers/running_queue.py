@@ -212,6 +212,10 @@ class RunningQueue:
             if part.samples:
                 self._sample(call, request)
 
+    def drop_latest(self) -> None:
+        """Forget the latest call, which found nothing to run."""
+        self.in_flight.pop()
+
     def repeat(self, num_steps: int) -> None:
         """Let the latest call's step, all of it in lockstep, be followed by more."""
         call = self.in_flight[-1]
@@ -288,6 +292,16 @@ class RunningQueue:
             num_slots = request.blocks.num_blocks * self._manager.block_size
             num_unfilled += max(0, num_slots - request.num_computed_tokens)
         return num_unfilled
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless each is in one place, and in order."""
+        places = [*self.lockstep.requests, *self.individuals, *self.ending]
+        assert len(places) == len(set(places)) == len(self.requests)
+        assert set(places) == set(self.requests)
+        for group in (self.requests, self.individuals):
+            orders = [request.order for request in group]
+            assert orders == sorted(orders)
+        self.lockstep.check_invariants()
 
     def steady_requests(self, call: Call) -> list[EngineRequest]:
         """Who decoded in lockstep in the latest step, in running order."""

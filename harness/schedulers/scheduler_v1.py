@@ -71,7 +71,7 @@ class SchedulerV1:
         """Put the samples of a request that has arrived into the waiting queue."""
         blocks = [self._blocks(request, output) for output in request.outputs]
         samples = engine_requests_of(request, blocks, self.limits.max_model_len)
-        self._departures.present[request.request_id] = samples
+        self._departures.expect(samples)
         for sample in samples:
             self._admission.add(sample)
 
@@ -108,7 +108,7 @@ class SchedulerV1:
         if self.offloading is not None:
             self._offer(call, self.offloading)
         if call.is_idle:
-            self._running.in_flight.pop()
+            self._running.drop_latest()
         self.latest_call = call
         return call.batch()
 
@@ -146,7 +146,7 @@ class SchedulerV1:
                 self._running.remove(request)
             else:
                 self.waiting.remove(request)
-            self._admission.is_open = True
+            self._admission.open()
             done = self._departures.finish(request)
             if done is not None:
                 finished.append(done)
@@ -188,7 +188,7 @@ class SchedulerV1:
         if self.offloading is not None and transfers:
             for request in self.offloading.transfers_done(transfers):
                 request.is_loading = False
-            self._admission.is_open = True
+            self._admission.open()
 
     # -- what there is to know ---------------------------------------------------------
 
@@ -265,15 +265,16 @@ class SchedulerV1:
         """Raise AssertionError unless every block is free or owned, and counted right."""
         holders = [*self.running, *self._admission.loads]
         self.manager.check_invariants(request.blocks for request in holders)
+        self._running.check_invariants()
+        self._admission.check_invariants()
         if self.offloading is not None:
-            self.offloading.tier.check_invariants()
+            self.offloading.check_invariants()
 
     def close(self) -> int:
         """Take every block back and check that all are free; no block is ever lost."""
-        for request in (*self.running, *self._admission.loads):
+        for request in (*self.running, *self._admission.take_all()):
             self.manager.free(request.blocks)
         self.running.clear()
-        self._admission.loads.clear()
         self.manager.check_invariants([])
         assert self.num_used_blocks == 0, "a block is held by nobody"
         return 0

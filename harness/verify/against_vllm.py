@@ -8,9 +8,8 @@ from typing import Any
 from harness.arrivals import ArrivalSource, FrontDoor, MaxConcurrency, OpenLoop
 from harness.config import EngineConfig
 from harness.engine import Engine
-from harness.errors import UsageError
 from harness.executors.executor import Execution
-from harness.replay import build_executor, scheduler_knobs_v1
+from harness.replay import build_executor, max_barren_calls, scheduler_knobs_v1
 from harness.request import Request
 from harness.schedulers.batch import Batch, Finished, TransferId
 from harness.schedulers.build import build_scheduler_v1
@@ -38,15 +37,10 @@ def verify_against_vllm(
     copies after them. It ends with the first difference.
 
     Raises:
-        UsageError: Policy v0, or a vLLM that is not there, lacks a knob or is unknown.
+        UsageError: vLLM is not there, lacks a knob or is unknown.
         EngineError: vLLM failed.
     """
-    if config.policy != "v1":
-        raise UsageError(
-            f"vLLM {config.vllm_version} has policy {config.policy}, and the installed"
-            " scheduler is that of policy v1; leave --policy and --vllm-version out, or"
-            " compare with recorded rows (--scenario and --rows)"
-        )
+    assert config.policy == "v1", "every vLLM that can be installed beside us is V1"
     knobs = scheduler_knobs_v1(config)
     ours = build_scheduler_v1(**knobs, waits_like_vllm=True)
     theirs = InstalledVllm(**knobs)
@@ -61,6 +55,7 @@ def verify_against_vllm(
         pair,
         num_in_flight=2 if config.async_scheduling else 1,
         stuck_after=STUCK_AFTER_CALLS,
+        barren_after=max_barren_calls(config),
         after_turn=lambda: pair.first_divergence is None,
     ).run()
     pair.compare()

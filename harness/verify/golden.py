@@ -24,8 +24,11 @@ class VerifyResult:
     Attributes:
         identical: Every key of every recorded row agrees.
         steps: Rows compared, up to the first that differs.
-        first_divergence: ``None``, or ``{"step", "stepping", "differences"}`` where
-            ``differences`` lists ``{"key", "ours", "recorded"}``.
+        first_divergence: ``None``, or for a recording ``{"step", "stepping",
+            "differences"}`` where ``differences`` lists ``{"key", "ours", "recorded"}``.
+            For a trace ``step`` counts calls, ``theirs`` stands for ``recorded``, and
+            besides there are ``time_s``, ``rows_before``, and under ``ours`` and
+            ``theirs`` the queues, and the blocks of the requests concerned.
         against: What ours were compared with.
         preemptions: Preemptions in the rows that agree, to show what was put to the test.
     """
@@ -42,7 +45,7 @@ def verify_scenario(scenario: Path, rows: Path) -> VerifyResult:
 
     Raises:
         TraceError: A file is not what it should be.
-        UsageError: The scenario's policy is not there yet.
+        UsageError: The scenario's policy is neither v0 nor v1.
     """
     parsed = read_scenario(scenario)
     recorded = list(read_rows(rows, parsed.policy))

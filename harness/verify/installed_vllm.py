@@ -16,7 +16,7 @@ from harness.verify.vllm_output import (
     num_computed,
     row_id,
 )
-from harness.verify.vllm_transfers import Transfer, VllmTransfers
+from harness.verify.vllm_transfers import VllmTransfers
 
 MOST_SHOWN = 50
 """Requests of a queue that are shown."""
@@ -97,11 +97,6 @@ class InstalledVllm:
         """Blocks in the free queue."""
         pool = self._scheduler.kv_cache_manager.block_pool
         return int(pool.get_num_free_blocks())
-
-    @property
-    def pending_transfers(self) -> list[Transfer]:
-        """Transfers that have not been reported as done, oldest first."""
-        return list(self._transfers.pending.values())
 
     @property
     def pending_numbers(self) -> set[int]:

@@ -76,7 +76,7 @@ def read_scenario(path: Path) -> Scenario:
 
     Raises:
         TraceError: It is not such a file.
-        UsageError: Its policy is not there yet.
+        UsageError: Its policy is neither v0 nor v1.
     """
     document = _parse(path, _read_bytes(path))
     try:

@@ -21,13 +21,15 @@ class Prompts:
 
     Attributes:
         tokens: Of each prompt, ``(num_prompts,)``.
-        shared: Its leading tokens that an earlier prompt began with.
+        shared: Its leading tokens that an earlier request began with.
+        shared_with_prompts: Its leading tokens that an earlier prompt began with.
         num_tokens: Of all prompts.
         num_hit_tokens: Found in the cache at the first admission.
     """
 
     tokens: FloatArray
     shared: FloatArray
+    shared_with_prompts: FloatArray
     num_tokens: float
     num_hit_tokens: float
 
@@ -38,16 +40,25 @@ class Prompts:
         tokens = run.requests["num_prompt_tokens"][known]
         hits = run.requests["num_cached_tokens"][known]
         shared = run.requests["num_shared_tokens"][known]
-        return cls(tokens, shared, float(tokens.sum()), float(hits.sum()))
+        with_prompts = run.requests["num_shared_prompt_tokens"][known]
+        num_tokens, num_hits = float(tokens.sum()), float(hits.sum())
+        return cls(tokens, shared, with_prompts, num_tokens, num_hits)
 
     def findable_tokens(self, block_size: int) -> float:
         """Tokens that could be hits: whole blocks, and never a prompt's last token."""
-        shared = np.minimum(self.shared, self.tokens - 1)
+        return self._findable(self.shared, block_size)
+
+    def findable_in_tier(self, block_size: int) -> float:
+        """The same of a tier, which holds what prompts had and no output."""
+        return self._findable(self.shared_with_prompts, block_size)
+
+    def _findable(self, shared: FloatArray, block_size: int) -> float:
+        shared = np.minimum(shared, self.tokens - 1)
         return float((shared // block_size * block_size).sum())
 
     def num_distinct_blocks(self, block_size: int) -> int:
         """Full blocks of all prompts, those that begin alike counted once."""
-        full, shared = self.tokens // block_size, self.shared // block_size
+        full, shared = self.tokens // block_size, self.shared_with_prompts // block_size
         return int((full - np.minimum(shared, full)).sum())
 
     def num_repeated(self, block_size: int) -> int:

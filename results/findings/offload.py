@@ -57,7 +57,7 @@ def _tier_small(run: RunView, traffic: OffloadTraffic) -> list[Finding]:
     if not run.info.trace["has_sharing"]:
         return []
     prompts = Prompts.of(run)
-    findable = prompts.findable_tokens(run.block_size)
+    findable = prompts.findable_in_tier(run.block_size)
     missed = findable - prompts.num_hit_tokens
     num_blocks = prompts.num_distinct_blocks(run.block_size)
     num_lost = max(traffic.num_stored, num_blocks) - traffic.num_kept

@@ -87,7 +87,7 @@ def test_the_queue_is_a_list(data: st.DataObject) -> None:
             expected = [block for block in expected if block not in piece]
         else:
             expected = piece + expected if action == "extend_front" else expected + piece
-        assert len(queue) == len(expected)
+        assert queue.num_free_blocks == len(expected)
         assert queue.blocks().tolist() == expected
         is_wanted = np.arange(NUM_BLOCKS) % 2 == 0
         wanted = [block for block in expected if block % 2 == 0]
@@ -134,4 +134,4 @@ def test_first_wanted_blocks_are_found_far_behind(count: int) -> None:
 
     wanted = [b for b in range(399, -1, -1) if b % 3 == 0 and not 250 <= b < 300]
     assert found == wanted[:count]
-    assert len(queue) == 350
+    assert queue.num_free_blocks == 350

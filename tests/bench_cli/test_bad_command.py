@@ -53,8 +53,8 @@ GENERATE_FLAGS = {
 }
 
 VERIFY_FLAGS = {
-    "": (2, "Missing option '--scenario'"),
-    "--scenario good.jsonl": (2, "Missing option '--rows'"),
+    "": (2, "nothing to compare; give TRACE --against vllm, or"),
+    "--scenario good.jsonl": (2, "--scenario is one half of a recording; add --rows"),
     "--scenario nowhere --rows good.jsonl": (
         2,
         "'--scenario': .*'nowhere' does not exist",
@@ -64,6 +64,23 @@ VERIFY_FLAGS = {
         3,
         r"good.jsonl:2: not JSON: .*; give the scenario with --scenario",
     ),
+    "--rows good.jsonl": (2, "--rows is one half of a recording; add --scenario"),
+    "good.jsonl": (2, "TRACE is compared with nothing; add --against vllm"),
+    "--scenario good.jsonl --rows good.jsonl --limit 2 --block-size 8": (
+        2,
+        "knobs and requests of its own: leave out --block-size, --limit",
+    ),
+    "--against vllm": (2, "--against vllm is compared with nothing; add TRACE"),
+    "good.jsonl --against sglang": (2, "'--against': 'sglang' is not"),
+    "good.jsonl --against vllm --scenario good.jsonl --rows good.jsonl": (
+        2,
+        "two comparisons; give one of them",
+    ),
+    "good.jsonl --against vllm --speedup 2 --request-rate 3": (
+        2,
+        "--request-rate draws new arrival times",
+    ),
+    "good.jsonl --against vllm --swap-space 4": (2, "No such option: --swap-space"),
     "--scenario /dev/null --rows good.jsonl": (3, "/dev/null:1: not JSON"),
 }
 

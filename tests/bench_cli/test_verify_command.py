@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from bench_cli.main import main
-from harness.verify import golden
+from harness.verify import against_vllm, golden
 from harness.verify.golden import VerifyResult
+
+BUNDLED = str(Path(__file__).parents[2] / "examples" / "chat_1000.jsonl")
 
 SAME = VerifyResult(
     identical=True, steps=1234, first_divergence=None, against="a.rows.jsonl"
@@ -93,8 +95,68 @@ def test_json_document_has_its_keys(
         "steps",
         "first_divergence",
         "against",
+        "preemptions",
     }
     assert document["identical"] is result.identical
+
+
+APART = VerifyResult(
+    identical=False,
+    steps=12,
+    first_divergence={
+        "step": 12,
+        "time_s": 1.5,
+        "differences": [{"key": "free", "ours": 3, "theirs": 4}],
+        "rows_before": [{"scheduled": [[7, 1]]}],
+        "ours": {"running": [7], "waiting": [8], "loading": [], "blocks": {"7": [1]}},
+        "theirs": {"running": [7, 8], "waiting": [], "blocks": {"7": [2]}},
+    },
+    against="vLLM 0.32.0",
+    preemptions=1,
+)
+
+
+def test_divergence_from_vllm_shows_queues_and_blocks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What both sides held when they parted is shown, and the rows before."""
+
+    def verify_against_vllm(*_: Any, **__: Any) -> VerifyResult:
+        return APART
+
+    monkeypatch.setattr(against_vllm, "verify_against_vllm", verify_against_vllm)
+    assert call(monkeypatch, SAME, BUNDLED, "--against", "vllm") == 6
+
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.split() for line in lines]
+    assert lines[0].startswith("step 12 differs, at 1.500000 s, after 12 that are vLLM")
+    assert ["free", "3", "4"] in shown
+    assert ["running", "[7]", "[7,", "8]"] in shown
+    assert ["7", "[1]", "[2]"] in shown
+    assert lines[-1] == 'before: {"scheduled": [[7, 1]]}'
+
+
+def test_knobs_and_requests_reach_the_comparison(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both schedulers get the flags' knobs, and the requests that they select."""
+    asked = {}
+
+    def verify_against_vllm(workload: Any, config: Any, **rest: Any) -> VerifyResult:
+        asked.update(workload=workload, config=config, **rest)
+        return SAME
+
+    monkeypatch.setattr(against_vllm, "verify_against_vllm", verify_against_vllm)
+    flags = "--against vllm --limit 5 --num-gpu-blocks-override 9000 --block-size 32"
+    more = "--watermark 0.1 --no-async-scheduling --max-concurrency 3"
+    assert call(monkeypatch, SAME, BUNDLED, *flags.split(), *more.split()) == 0
+
+    config = asked["config"]
+    assert len(asked["workload"]) == 5
+    assert (config.num_gpu_blocks, config.block_size, config.watermark) == (9000, 32, 0.1)
+    assert not config.async_scheduling
+    assert asked["max_concurrency"] == 3
+    assert capsys.readouterr().out.startswith("identical over 1,234 steps")
 
 
 def test_a_missing_file_is_wrong_usage(

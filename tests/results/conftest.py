@@ -33,6 +33,7 @@ def make_request() -> MakeRequest:
             "first_token_ns": 2 * S,
             "finished_ns": 4 * S,
             "status": RequestStatus.FINISHED,
+            "num_shared_prompt_tokens": changes.get("num_shared_tokens"),
         }
         return RequestRecord(**{**fields, **changes})
 

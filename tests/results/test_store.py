@@ -262,7 +262,7 @@ def test_schema_does_not_depend_on_the_rows() -> None:
 
     nullable = {name for name in schema.names if schema.field(name).nullable}
     times = {"first_scheduled_ns", "first_token_ns", "finished_ns"}
-    assert nullable == times | {"num_shared_tokens"}
+    assert nullable == times | {"num_shared_tokens", "num_shared_prompt_tokens"}
     assert str(schema.field("status").type) == "string"
     assert str(record_schema(StepRecord).field("gap_ns").type).startswith("list<")
 
