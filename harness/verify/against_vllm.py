@@ -129,7 +129,8 @@ class _Pair:
             theirs = self._theirs.schedule()
             untold += self._ended.get(place, [])
             finished, free_end = self._theirs.commit(untold)
-            untold = [t for t in untold if t in self._theirs.pending_numbers]
+            pending = {transfer.job_id for transfer in self._theirs.pending_transfers}
+            untold = [number for number in untold if number in pending]
             theirs |= {"finished": finished, "free_end": free_end}
             differences = _differences(row, theirs)
             if differences:

@@ -16,7 +16,7 @@ from harness.verify.vllm_output import (
     num_computed,
     row_id,
 )
-from harness.verify.vllm_transfers import VllmTransfers
+from harness.verify.vllm_transfers import Transfer, VllmTransfers
 
 MOST_SHOWN = 50
 """Requests of a queue that are shown."""
@@ -99,9 +99,9 @@ class InstalledVllm:
         return int(pool.get_num_free_blocks())
 
     @property
-    def pending_numbers(self) -> set[int]:
-        """Numbers of the transfers that have not been reported as done."""
-        return set(self._transfers.pending)
+    def pending_transfers(self) -> list[Transfer]:
+        """Transfers that have not been reported as done, oldest first."""
+        return list(self._transfers.pending.values())
 
     def describe(self, names: Iterable[RowId]) -> dict[str, Any]:
         """Queues, and the blocks of some requests, for people."""
