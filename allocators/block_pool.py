@@ -53,7 +53,7 @@ class BlockPool:
         self.num_evictions = 0
         self.num_regretted_evictions = 0
         self._content_of = np.full(num_gpu_blocks, _NO_CONTENT, dtype=np.int64)
-        self._holder_of = np.full(1024, _NEVER_CACHED, dtype=np.int32)
+        self._holder_of = np.full(1024, _NEVER_CACHED, dtype=np.int64)
         # The same memory again: single numbers are faster through a view.
         self._ref_cnt_at = self.ref_cnt.data
         self._content_at = self._content_of.data
@@ -144,7 +144,7 @@ class BlockPool:
     # -- content -----------------------------------------------------------------------
 
     def find(self, parts: Iterable[ContentRange]) -> BlockIds:
-        """The cached blocks of the longest leading run of contents."""
+        """The cached blocks of the longest leading run of contents, now."""
         found = []
         for part in parts:
             holders = self._holders(part)
@@ -229,12 +229,12 @@ class BlockPool:
         """Who holds each content, a number below 0 where nobody does."""
         end = part.first + part.end - part.begin
         self._make_room(end)
-        return self._holder_of[part.first : end].astype(np.int64)
+        return self._holder_of[part.first : end]
 
     def _make_room(self, content: int) -> None:
         size = len(self._holder_of)
         if content >= size:
-            more = np.full(max(content + 1, 2 * size) - size, _NEVER_CACHED, np.int32)
+            more = np.full(max(content + 1, 2 * size) - size, _NEVER_CACHED, np.int64)
             self._holder_of = np.concatenate((self._holder_of, more))
             self._holder_at = self._holder_of.data
 

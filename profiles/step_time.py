@@ -66,6 +66,8 @@ def steps_until(step_fs: int, growth_fs: int, elapsed_fs: int, max_steps: int) -
     ``max_steps`` when even that many end before. Integers only, so that skipping
     ahead stops at the very step at which stepping one by one would have stopped.
     """
+    if stretch_fs(step_fs, growth_fs, max_steps) < elapsed_fs:
+        return max_steps
     low, high = 1, max_steps
     while low < high:
         middle = (low + high) // 2

@@ -139,9 +139,11 @@ class SimulatedExecutor:
         return max(0, max(ends_fs, default=start_fs) - start_fs)
 
     def _first_event_fs(self, until_ns: int | None) -> int | None:
-        events = [] if until_ns is None else [until_ns * FS_PER_NS]
-        events.extend(self._transfer_ends_fs.values())
-        return min(events, default=None)
+        until_fs = None if until_ns is None else until_ns * FS_PER_NS
+        if not self._transfer_ends_fs:
+            return until_fs
+        first_end_fs = min(self._transfer_ends_fs.values())
+        return first_end_fs if until_fs is None else min(until_fs, first_end_fs)
 
     def ended_transfers(self) -> list[TransferId]:
         """Transfers that have ended by now and were not reported before."""

@@ -100,15 +100,15 @@ class Call:
     is_crowded: bool
     parts: dict[EngineRequest, Part] = field(default_factory=dict)
     loading: tuple[EngineRequest, ...] = ()
-    preempted: tuple[Preempted, ...] = ()
-    victims: tuple[EngineRequest, ...] = ()
+    preempted: list[Preempted] = field(default_factory=list)
+    victims: list[EngineRequest] = field(default_factory=list)
     transfers: tuple[Transfer, ...] = ()
     flushed: tuple[TransferId, ...] = ()
     dismissed: tuple[Dismissed, ...] = ()
     refused: Refused | None = None
     num_steady_seqs: int = 0
     num_steady_tokens: int = 0
-    unsteady: tuple[tuple[int, int], ...] = ()
+    unsteady: list[tuple[int, int]] = field(default_factory=list)
     sampled: list[EngineRequest] = field(default_factory=list)
     ending: list[EngineRequest] = field(default_factory=list)
     clock: int = 0

@@ -163,8 +163,8 @@ class RunningQueue:
         elif victim in call.parts:
             call.give_back(victim)
         num_lost = victim.num_computed_tokens
-        call.preempted += (Preempted(victim.request, num_lost, victim.sample),)
-        call.victims += (victim,)
+        call.preempted.append(Preempted(victim.request, num_lost, victim.sample))
+        call.victims.append(victim)
         del self.requests[victim]
         self.individuals.pop(victim, None)
         self.ending.pop(victim, None)
@@ -181,7 +181,7 @@ class RunningQueue:
     ) -> None:
         """Take a request out of the lockstep, and its latest steps back."""
         self.lockstep.leave(request, num_steps_back)
-        call.unsteady += ((request.request.request_id, request.sample),)
+        call.unsteady.append((request.request.request_id, request.sample))
         self._settle_tokens(request)
 
     def _settle_tokens(self, request: EngineRequest) -> None:
