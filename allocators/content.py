@@ -222,14 +222,14 @@ class ContentIndex:
         if known_end < end_block:
             self._number(node, end_block)
         begin = self._begin[node]
-        if node in self._more:
-            parts = self._more[node]
-            path.append(begin, min(parts[0].begin, end_block), self._first[node])
-            for part in parts:
-                if part.begin < end_block:
-                    path.append(part.begin, min(part.end, end_block), part.first)
-        elif begin < end_block:
-            path.append(begin, end_block, self._first[node])
+        if begin >= end_block:
+            return
+        more = self._more.get(node, ())
+        first_end = min(more[0].begin, end_block) if more else end_block
+        path.append(begin, first_end, self._first[node])
+        for part in more:
+            if part.begin < end_block:
+                path.append(part.begin, min(part.end, end_block), part.first)
 
     def _number(self, node: int, end_block: int) -> None:
         """Number the contents of a node up to a block."""

@@ -149,6 +149,15 @@ class Recorder:
             record.num_output_tokens = sum(finished.sample_lengths)
             record.max_sample_tokens = max(finished.sample_lengths)
             self._leave(finished.request, execution.end_ns, RequestStatus.FINISHED, "")
+        if self._calls:
+            self._begin_latest()
+
+    def _begin_latest(self) -> None:
+        """Calls are ahead: the step of the latest begins now, without who has left."""
+        latest, num_used_blocks = self._calls[-1], self._scheduler.num_used_blocks
+        if latest.state.num_used_blocks != num_used_blocks:
+            latest.state = self._scheduler.state()
+            latest.end = num_used_blocks, latest.state.num_cached_blocks
 
     def transferred(self, transfers: Sequence[TransferId]) -> None:
         """Copies are recorded where they begin."""

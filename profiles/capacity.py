@@ -221,7 +221,7 @@ def _check_utilization(gpu_memory_utilization: float) -> None:
         raise CapacityError(
             f"gpu_memory_utilization is {gpu_memory_utilization:g}",
             "it is a share of the GPU, above 0 and at most 1",
-            "use 0.9, vLLM's own default",
+            "leave it out for vLLM's own default",
         )
 
 

@@ -82,7 +82,9 @@ class StepRecord:
     """A stretch of ``num_steps`` steps that ran the same batch.
 
     Within a stretch each step's duration exceeds the one before by the same amount, so
-    two durations describe them all: ``first_step_ns`` and ``last_step_ns``.
+    two durations describe them all: ``first_step_ns`` and ``last_step_ns``. With
+    asynchronous scheduling "after scheduling" is the moment at which the step begins,
+    when those have left whose last tokens the step before brought.
 
     Attributes:
         start_ns: When the first step began.

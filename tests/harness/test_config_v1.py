@@ -51,7 +51,6 @@ def test_given_knobs_are_kept() -> None:
         "max_num_seqs": 17,
         "max_num_batched_tokens": 3000,
         "max_model_len": 2048,
-        "enable_prefix_caching": False,
         "enable_chunked_prefill": False,
         "async_scheduling": False,
         "scheduling_policy": "priority",
@@ -61,19 +60,23 @@ def test_given_knobs_are_kept() -> None:
     }
 
     config = resolve(**given, num_gpu_blocks_override=500, num_cpu_blocks_override=77)
+    uncached = resolve(enable_prefix_caching=False)
 
     assert {name: config.to_dict()[name] for name in given} == given
     assert (config.num_gpu_blocks, config.num_cpu_blocks) == (500, 77)
+    assert not uncached.enable_prefix_caching
 
 
 def test_config_is_strict_json() -> None:
     """What v1 does not have is null there."""
-    config = resolve(kv_offloading_size=4.0, model="Mistral-7B-v0.1")
+    config = resolve(kv_offloading_size=4.0)
+    with_window = resolve(model="Mistral-7B-v0.1")
 
     stored = json.loads(json.dumps(config.to_dict(), allow_nan=False))
     assert (stored["swap_space"], stored["preemption_mode"]) == (None, None)
     assert stored["kv_offloading_size"] == 4.0
-    assert stored["sliding_window"] == 4096
+    assert stored["sliding_window"] is None
+    assert with_window.to_dict()["sliding_window"] == 4096
 
 
 @pytest.mark.parametrize("size", [1, 2, 8])
@@ -140,7 +143,7 @@ def test_installed_vllm_changes_no_v0(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("knobs", "note"),
     [
-        ({"vllm_version": "0.31.0"}, "approximate: decisions are those of vLLM 0.32.0"),
+        ({"vllm_version": "0.30.0"}, "approximate: decisions are those of vLLM 0.32.0"),
         ({"vllm_version": "0.33.0"}, "approximate: decisions are those of vLLM 0.32.0"),
         ({"vllm_version": "0.99"}, "0.99 is newer than any .*0.32.0 stands in for it"),
         ({"vllm_version": "0.17.1", "swap_space": 9.0}, "--swap-space has no effect"),
@@ -192,6 +195,14 @@ def test_defaults_follow_the_version(version: str) -> None:
         ),
         ({"scheduling_policy": "lifo"}, "unknown scheduling policy lifo; fcfs and prior"),
         ({"kv_offloading_size": 9.0, "num_cpu_blocks_override": 9}, "give one of them"),
+        (
+            {"enable_prefix_caching": False, "num_cpu_blocks_override": 4},
+            "tier is replayed with prefix caching only; leave out --no-enable-prefix-c",
+        ),
+        (
+            {"model": "Mistral-7B-v0.1", "kv_offloading_size": 4.0},
+            "has a sliding window, with which an offload tier is not replayed; leave out",
+        ),
         ({"kv_cache_gib": 9.0, "num_gpu_blocks_override": 9}, "give one of them"),
         ({"engine": "vllm"}, "--engine vllm is not there yet"),
         (

@@ -234,12 +234,23 @@ def test_repeating_changes_nothing(scenario: tuple[list[Request], Settings]) -> 
     single = run(made, chosen, can_repeat=False)
 
     assert_same(repeated, single)
+    for ran in (repeated, single):
+        assert_no_block_overflows(ran, chosen["knobs"]["block_size"])
     outcome, _, recorder, scheduler = repeated
     if outcome.ending is Ending.COMPLETE:
         assert recorder.num_done == len(made)
     assert all(step.num_steps == 1 for step in single[2].steps)
     assert sum(s.num_evictions for s in recorder.steps) == scheduler.num_evictions
     assert scheduler.close() == 0
+
+
+def assert_no_block_overflows(ran: Ran, block_size: int) -> None:
+    """At the first step and at the last, no block holds more tokens than slots."""
+    for step in ran[2].steps:
+        num_written = (step.num_steps - 1) * step.num_decode_seqs
+        num_slots_end = step.num_used_blocks_end * block_size
+        assert step.num_used_tokens <= step.num_used_blocks * block_size
+        assert step.num_used_tokens + num_written <= num_slots_end
 
 
 @settings(max_examples=150, deadline=None)

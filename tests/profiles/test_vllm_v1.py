@@ -71,7 +71,8 @@ def test_no_published_version_is_unknown() -> None:
     [
         ("0.7.3", "none"),
         ("0.8.0", "approximate"),
-        ("0.31.0", "approximate"),
+        ("0.30.0", "approximate"),
+        ("0.31.0", "exact"),
         ("0.32.0", "exact"),
         ("0.32.1", "exact"),
         ("0.33.0", "approximate"),

@@ -60,13 +60,23 @@ def test_samples_are_requests_named_as_vllm_names_them() -> None:
     assert driver.commit()[0] == ["0_7"]
 
 
-@pytest.mark.parametrize("key", ["a", 3])
-def test_blocks_of_another_salt_or_adapter_are_not_found(key: str | int) -> None:
+@pytest.mark.parametrize(
+    ("keys", "others"),
+    [
+        (("salt", "a"), ()),
+        (("adapter", 3), ("adapter", -5)),
+        (("salt", "a"), ("adapter", "a")),
+        (("adapter", "a", "salt", "b"), ("salt", "b")),
+    ],
+)
+def test_blocks_of_another_salt_or_adapter_are_not_found(
+    keys: tuple[str | int, ...], others: tuple[str | int, ...]
+) -> None:
     """A request finds the blocks of its equal, not those of another salt or adapter."""
     driver = vllm()
-    driver.add(request(0, extra_keys=(key,)))
-    driver.add(request(1, extra_keys=(key,)))
-    driver.add(request(2))
+    driver.add(request(0, extra_keys=keys))
+    driver.add(request(1, extra_keys=keys))
+    driver.add(request(2, extra_keys=others))
 
     assert driver.schedule()["new"] == [[0, 0], [1, 8], [2, 0]]
 

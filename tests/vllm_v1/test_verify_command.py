@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bench_cli.exit_code import ExitCode
 from harness.config import resolve_config
 from harness.schedulers import build
 from harness.traces import open_trace
@@ -64,6 +65,19 @@ def test_pressure_is_real() -> None:
     _, document = verify(BUNDLED, f"--limit 300 {SMALL}")
 
     assert document["preemptions"] > 20
+
+
+def test_nothing_compared_is_not_identical() -> None:
+    """Where every request is refused at the door there is no call to agree on."""
+    script = Path(sys.executable).with_name("blockbench")
+    flags = ["--against", "vllm", "--limit", "5", "--max-model-len", "1"]
+
+    done = subprocess.run(
+        [script, "verify", BUNDLED, *flags], capture_output=True, text=True
+    )
+
+    assert done.returncode == ExitCode.IMPOSSIBLE
+    assert "nothing was compared" in done.stderr
 
 
 def test_another_scheduler_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

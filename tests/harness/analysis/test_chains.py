@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.analysis.chains import with_long_runs, without_names
-from harness.arrivals import OpenLoop
+from harness.arrivals import FrontDoor, OpenLoop
 from harness.engine import Engine
 from harness.executors.scripted import ScriptedExecutor
 from harness.request import NOBODY_ELSES, Request, Run
@@ -89,7 +89,7 @@ def rows_of(workload: Workload, knobs: dict[str, Any]) -> list[dict[str, Any]]:
     recorder = RowRecorderV1(scheduler)
     is_ahead = bool(knobs["async_scheduling"])
     Engine(
-        OpenLoop(workload),
+        FrontDoor(OpenLoop(workload), knobs["max_model_len"] - 1, lambda request: None),
         scheduler,
         ScriptedExecutor(is_ahead=is_ahead),
         recorder,
