@@ -31,37 +31,16 @@ class WaitingQueue(Protocol):
     def __iter__(self) -> Iterator[EngineRequest]: ...
 
 
-class FcfsQueue:
+class FcfsQueue(deque[EngineRequest]):
     """First come, first served; who was preempted comes before all others."""
 
-    def __init__(self) -> None:
-        self._requests: deque[EngineRequest] = deque()
-
-    def push(self, request: EngineRequest) -> None:
-        """Put in a request that has arrived."""
-        self._requests.append(request)
-
-    def push_back(self, request: EngineRequest) -> None:
-        """Put in a request that was preempted."""
-        self._requests.appendleft(request)
+    push = deque.append
+    push_back = deque.appendleft
+    pop = deque.popleft
 
     def first(self) -> EngineRequest:
         """The next one; there must be one."""
-        return self._requests[0]
-
-    def pop(self) -> EngineRequest:
-        """Take the next one out; there must be one."""
-        return self._requests.popleft()
-
-    def remove(self, request: EngineRequest) -> None:
-        """Take one out; cheap near the front, where those are that were preempted."""
-        self._requests.remove(request)
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[EngineRequest]:
-        return iter(self._requests)
+        return self[0]
 
 
 class PriorityQueue:
