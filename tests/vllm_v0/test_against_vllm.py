@@ -15,7 +15,11 @@ from harness.verify.golden import verify_scenario
 from harness.verify.scenario import read_rows
 
 FOLDER = Path(__file__).parent
-RECORDINGS = sorted((FOLDER.parent / "data").glob("*/*.scenario.json.gz"))
+RECORDINGS = sorted(
+    path
+    for path in (FOLDER.parent / "data").glob("*/*.scenario.json.gz")
+    if not path.name.startswith("v1_")
+)
 NUM_SCENARIOS = int(os.environ.get("BLOCKBENCH_VLLM_SCENARIOS", "300"))
 
 pytestmark = pytest.mark.vllm
