@@ -3,7 +3,7 @@
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness.executors.executor import Execution
@@ -29,18 +29,18 @@ class _Call:
     """What a call left behind, until its batch has run.
 
     Attributes:
-        state: Queues and pool after it.
         num_recomputed_tokens: Tokens of its prefills that had been computed before.
-        end: Blocks used and cached at the end of the stretch.
         num_evictions: Cached blocks given up in the stretch.
         num_regretted: Contents allocated again in it that had been given up.
+        state: Queues and pool when its step begins.
+        end: Blocks used and cached at the end of the stretch.
     """
 
-    state: CacheState
     num_recomputed_tokens: int
-    end: tuple[int, int]
     num_evictions: int
     num_regretted: int
+    state: CacheState = field(init=False)
+    end: tuple[int, int] = field(init=False)
 
 
 _Sample = tuple[int, int]
@@ -126,10 +126,9 @@ class Recorder:
         for dismissed in batch.dismissed:
             self._dismiss(dismissed, now_ns)
         if not batch.is_idle:
-            state = self._scheduler.state()
-            end = (state.num_used_blocks, state.num_cached_blocks)
-            evictions = self._take_evictions()
-            self._calls.append(_Call(state, num_recomputed_tokens, end, *evictions))
+            self._calls.append(_Call(num_recomputed_tokens, *self._take_evictions()))
+            if len(self._calls) == 1:
+                self._begin_step()
 
     def repeated(self, batch: Batch, num_steps: int) -> None:
         """Note what the stretch has come to hold, and what it gave up."""
@@ -150,14 +149,12 @@ class Recorder:
             record.max_sample_tokens = max(finished.sample_lengths)
             self._leave(finished.request, execution.end_ns, RequestStatus.FINISHED, "")
         if self._calls:
-            self._begin_latest()
+            self._begin_step()
 
-    def _begin_latest(self) -> None:
-        """Calls are ahead: the step of the latest begins now, without who has left."""
-        latest, num_used_blocks = self._calls[-1], self._scheduler.num_used_blocks
-        if latest.state.num_used_blocks != num_used_blocks:
-            latest.state = self._scheduler.state()
-            latest.end = num_used_blocks, latest.state.num_cached_blocks
+    def _begin_step(self) -> None:
+        """The oldest call's step begins, without those whom the step before ended."""
+        call, state = self._calls[0], self._scheduler.state()
+        call.state, call.end = state, (state.num_used_blocks, state.num_cached_blocks)
 
     def transferred(self, transfers: Sequence[TransferId]) -> None:
         """Copies are recorded where they begin."""
