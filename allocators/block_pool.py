@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from allocators.content import ContentRange
 from allocators.free_block_queue import BlockIds, FreeBlockQueue
@@ -21,6 +20,9 @@ _NO_CONTENT = -1
 _NEVER_CACHED = -1
 _GIVEN_UP = -2
 
+_FEW = 12
+"""Blocks up to which it is faster to look at them one by one."""
+
 
 class BlockPool:
     """All blocks, how often each is held, and which content is cached in which.
@@ -30,8 +32,8 @@ class BlockPool:
     at one by one, and the size of the pool does not matter.
 
     Invariant: a block is in the free queue exactly if its ``ref_cnt`` is 0 (the null
-    block never is). Content may be cached in several blocks; its holder is the one of
-    them that was named earliest.
+    block never is), and those without content come first there. Content may be cached in
+    several blocks; its holder is the one of them that was named earliest.
 
     Args:
         num_gpu_blocks: Blocks, the null block among them.
@@ -78,29 +80,21 @@ class BlockPool:
         num_uncached = self.num_free_blocks - self.num_cached_free_blocks
         taken = self.free_block_queue.pop(count)
         self.ref_cnt[taken] = 1
-        if self.num_cached_free_blocks:
-            contents = self._content_of[taken]
-            if num_uncached:
-                is_cached = contents != _NO_CONTENT
-                self._evict(taken[is_cached], contents[is_cached])
-            else:
-                self._evict(taken, contents)
+        if count > num_uncached:
+            self._evict(taken[num_uncached:])
         return taken
 
     def get_single_blocks(self, count: int) -> list[int]:
-        """The same for a few blocks, without the cost of array operations."""
+        """The same, without the cost of array operations where blocks are few."""
+        if count > _FEW:
+            many: list[int] = self.get_new_blocks(count).tolist()
+            return many
+        num_uncached = self.num_free_blocks - self.num_cached_free_blocks
         taken = self.free_block_queue.pop_singly(count)
         for block_id in taken:
             self._ref_cnt_at[block_id] = 1
-            content = self._content_at[block_id]
-            if content != _NO_CONTENT:
-                self._content_at[block_id] = _NO_CONTENT
-                self.num_evictions += 1
-                self.num_cached_free_blocks -= 1
-                if self._twins:
-                    self._evict_twin(block_id, content)
-                else:
-                    self._holder_at[content] = _GIVEN_UP
+        for block_id in taken[num_uncached:]:
+            self._evict_one(block_id)
         return taken
 
     def idle(self, block_ids: BlockIds) -> BlockIds:
@@ -126,13 +120,14 @@ class BlockPool:
             num_unnamed: How many of them, the first ones, have no content; such a block
                 has one holder.
         """
-        if num_unnamed:
-            unnamed, block_ids = block_ids[:num_unnamed], block_ids[num_unnamed:]
-            self.ref_cnt[unnamed] = 0
-            if num_unnamed == 1:
-                self.free_block_queue.push_front(int(unnamed[0]))
-            else:
-                self.free_block_queue.extend_front(unnamed)
+        if num_unnamed == 1:
+            block_id = int(block_ids[0])
+            self._ref_cnt_at[block_id] = 0
+            self.free_block_queue.push_front(block_id)
+        elif num_unnamed:
+            self.ref_cnt[block_ids[:num_unnamed]] = 0
+            self.free_block_queue.extend_front(block_ids[:num_unnamed])
+        block_ids = block_ids[num_unnamed:]
         if len(block_ids):
             ref_cnt = self.ref_cnt[block_ids] - 1
             self.ref_cnt[block_ids] = ref_cnt
@@ -244,10 +239,11 @@ class BlockPool:
         self._may_have_twin[self._holder_at[content]] = True
         self._twins.setdefault(content, deque()).append(block_id)
 
-    def _evict(self, block_ids: BlockIds, contents: NDArray[np.int64]) -> None:
+    def _evict(self, block_ids: BlockIds) -> None:
         """Forget what blocks had cached; a twin takes the place of a holder."""
         self.num_evictions += len(block_ids)
         self.num_cached_free_blocks -= len(block_ids)
+        contents = self._content_of[block_ids]
         self._content_of[block_ids] = _NO_CONTENT
         if self._twins:
             has_twin = self._may_have_twin[block_ids]
@@ -255,6 +251,17 @@ class BlockPool:
                 self._evict_twin(int(block_ids[position]), int(contents[position]))
             contents = contents[~has_twin]
         self._holder_of[contents] = _GIVEN_UP
+
+    def _evict_one(self, block_id: int) -> None:
+        """The same for one block."""
+        self.num_evictions += 1
+        self.num_cached_free_blocks -= 1
+        content = self._content_at[block_id]
+        self._content_at[block_id] = _NO_CONTENT
+        if self._twins:
+            self._evict_twin(block_id, content)
+        else:
+            self._holder_at[content] = _GIVEN_UP
 
     def _evict_twin(self, block_id: int, content: int) -> None:
         self._may_have_twin[block_id] = False
@@ -281,8 +288,10 @@ class BlockPool:
         assert not is_free[NULL_BLOCK], "the null block is never handed out"
         assert (self.ref_cnt >= 0).all(), "a block was freed more often than held"
         assert (is_free[1:] == (self.ref_cnt[1:] == 0)).all()
-        cached_free = self._content_of[free] != _NO_CONTENT
-        assert np.count_nonzero(cached_free) == self.num_cached_free_blocks
+        num_uncached = len(free) - self.num_cached_free_blocks
+        is_cached = self._content_of[free] != _NO_CONTENT
+        assert not is_cached[:num_uncached].any(), "a cached block comes too early"
+        assert is_cached[num_uncached:].all(), "an empty block comes too late"
         self._check_holders()
 
     def _check_holders(self) -> None:

@@ -158,7 +158,8 @@ class ContentIndex:
     def end(self, path: ContentPath) -> None:
         """Take note that the path's sequence is over."""
         if path.own is not None:
-            self._spare.setdefault(_size_class(path.own), deque()).append(path.own)
+            size_class = _size_class(path.own.begin, path.own.end)
+            self._spare.setdefault(size_class, deque()).append(path.own)
         if path.output_node is None:
             return
         self.shared_writers.discard(path)
@@ -182,15 +183,14 @@ class ContentIndex:
         begin, end = position // self.block_size, num_tokens // self.block_size
         if begin == end:
             return
-        wanted = ContentRange(begin, end, self.num_contents)
-        size_class = _size_class(wanted)
+        first, size_class = self.num_contents, _size_class(begin, end)
         spare = self._spare.get(size_class)
         if spare and self._forget is not None and self._forget(spare[0]):
-            wanted = wanted._replace(first=spare.popleft().first)
+            first = spare.popleft().first
         else:
             self.num_contents += 1 << size_class
-        path.own = wanted
-        path.append(*wanted)
+        path.own = ContentRange(begin, end, first)
+        path.append(begin, end, first)
 
     def _root(self, extra_keys: tuple[Hashable, ...]) -> int:
         """The empty prefix under these keys: a node without content."""
@@ -250,6 +250,6 @@ class ContentIndex:
         return self._first[node] + self._end[node] - self._begin[node] - 1
 
 
-def _size_class(part: ContentRange) -> int:
-    """The power of two from which a range's numbers are taken."""
-    return (part.end - part.begin - 1).bit_length()
+def _size_class(begin: int, end: int) -> int:
+    """The power of two from which the numbers of a range of blocks are taken."""
+    return (end - begin - 1).bit_length()

@@ -60,7 +60,7 @@ class RequestBlocks:
     def append_one(self, block_id: int) -> None:
         """Put one block at the end of the table."""
         place = self.num_blocks
-        if place >= self._size:
+        if place == self._size:
             self._make_room(place + 1)
         self._table_at[place] = block_id
         self.num_blocks = place + 1
@@ -178,11 +178,12 @@ class KVCacheManager:
         pool = self.block_pool
         if self.sliding_window is not None:
             self._drop_outside(blocks, num_settled_tokens)
-        num_held = blocks.num_blocks + len(hits)
+        num_hits = len(hits)
+        num_held = blocks.num_blocks + num_hits
         num_new = self.num_missing_blocks(num_held, num_tokens)
         num_room = pool.num_free_blocks - num_reserved_blocks
         touched = idle = hits
-        if len(hits):
+        if num_hits:
             touched = hits if self.sliding_window is None else hits[hits != NULL_BLOCK]
             idle = pool.idle(touched)
             num_room -= len(idle)
@@ -191,11 +192,11 @@ class KVCacheManager:
             and self.num_missing_blocks(num_held, 0, num_full_tokens) > num_room
         ):
             return False
-        if len(hits):
+        if num_hits:
             pool.touch(touched, idle)
             blocks.append(hits)
-            blocks.num_named = len(hits)
-            blocks.num_outside = len(hits) - len(touched)
+            blocks.num_named = num_hits
+            blocks.num_outside = num_hits - len(touched)
         if num_new:
             blocks.append(pool.get_new_blocks(num_new))
         self.cache_blocks(blocks, min(num_tokens, num_known_tokens))

@@ -44,21 +44,20 @@ class OpenLoop:
         self._turns_after: dict[int, list[int]] = {}
         for turn in np.flatnonzero(workload.parent >= 0).tolist():
             self._turns_after.setdefault(int(workload.parent[turn]), []).append(turn)
+        self._first = self._find_first()
 
     def next_ns(self) -> int | None:
         """The earliest time among what waits for nothing but time."""
-        first = self._first()
-        return None if first is None else first[0]
+        return None if self._first is None else self._first[0]
 
     def pop_due(self, now_ns: int, limit: int | None = None) -> list[Request]:
         """Hand out what has arrived by now, at most ``limit`` requests."""
         due: list[Request] = []
-        while limit is None or len(due) < limit:
-            first = self._first()
-            if first is None or first[0] > now_ns:
-                return due
-            self._drop(first)
-            arrival_ns, request_id = first
+        while self._first is not None and self._first[0] <= now_ns:
+            if len(due) == limit:
+                break
+            arrival_ns, request_id = self._first
+            self._drop_first()
             due.append(self._workload.request(request_id, arrival_ns=arrival_ns))
         return due
 
@@ -67,8 +66,9 @@ class OpenLoop:
         for turn in self._turns_after.pop(request.request_id, ()):
             arrival_ns = max(0, now_ns + int(self._workload.delay_ns[turn]))
             heapq.heappush(self._released, (arrival_ns, turn))
+            self._first = self._find_first()
 
-    def _first(self) -> tuple[int, int] | None:
+    def _find_first(self) -> tuple[int, int] | None:
         """Time and id of what arrives next."""
         turn = self._released[0] if self._released else None
         place = self._num_roots_sent
@@ -77,11 +77,12 @@ class OpenLoop:
         root = self._root_ns[place], self._roots[place]
         return root if turn is None else min(root, turn)
 
-    def _drop(self, first: tuple[int, int]) -> None:
-        if self._released and self._released[0] == first:
+    def _drop_first(self) -> None:
+        if self._released and self._released[0] == self._first:
             heapq.heappop(self._released)
         else:
             self._num_roots_sent += 1
+        self._first = self._find_first()
 
 
 class MaxConcurrency:

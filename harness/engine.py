@@ -138,15 +138,12 @@ class Engine:
         return True
 
     def _count_fruitless(self, batch: Batch) -> None:
-        self._num_blocked_calls += 1
+        if batch.num_steady_seqs or batch.dismissed:
+            self._num_blocked_calls = self._num_barren_calls = 0
+            return
+        self._num_blocked_calls = 0 if batch.scheduled else self._num_blocked_calls + 1
         self._num_barren_calls += 1
-        if batch.scheduled or batch.num_steady_seqs or batch.dismissed:
-            self._num_blocked_calls = 0
-        if (
-            batch.num_steady_seqs
-            or batch.dismissed
-            or any(entry.samples for entry in batch.scheduled)
-        ):
+        if any(entry.samples for entry in batch.scheduled):
             self._num_barren_calls = 0
 
     def _run_on(self) -> None:

@@ -121,7 +121,9 @@ class Recorder:
         for entry in batch.scheduled:
             if entry.is_prefill:
                 num_recomputed_tokens += self._prefill(entry, now_ns)
-        for preempted in (*batch.preempted_recompute, *batch.preempted_swap):
+        for preempted in batch.preempted_recompute:
+            self._preempt(preempted)
+        for preempted in batch.preempted_swap:
             self._preempt(preempted)
         for dismissed in batch.dismissed:
             self._dismiss(dismissed, now_ns)

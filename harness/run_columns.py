@@ -46,7 +46,9 @@ class RunColumns:
 
     def runs(self, row: int) -> tuple[Run, ...]:
         """The runs of one row, in order."""
-        begin, end = self.offsets[row : row + 2].tolist()
+        begin, end = self.offsets.item(row), self.offsets.item(row + 1)
+        if end - begin == 1:
+            return ((self.segments.item(begin), self.lengths.item(begin)),)
         segments, lengths = self.segments[begin:end], self.lengths[begin:end]
         return tuple(zip(segments.tolist(), lengths.tolist(), strict=True))
 

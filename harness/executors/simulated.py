@@ -105,12 +105,16 @@ class SimulatedExecutor:
     def wait(self) -> Execution:
         """Let the oldest batch in flight end; moves the clock to that moment."""
         span = self._in_flight.popleft()
-        self._now_fs = span.end_of_step_fs(span.num_steps)
+        self._now_fs = first_end_fs = span.start_fs + span.step_fs
+        last_start_fs = span.start_fs
+        if span.num_steps > 1:
+            last_start_fs = span.end_of_step_fs(span.num_steps - 1)
+            self._now_fs = span.end_of_step_fs(span.num_steps)
         return Execution(
             start_ns=span.start_fs // FS_PER_NS,
-            first_step_end_ns=span.end_of_step_fs(1) // FS_PER_NS,
-            last_step_start_ns=span.end_of_step_fs(span.num_steps - 1) // FS_PER_NS,
-            end_ns=self.now_ns,
+            first_step_end_ns=first_end_fs // FS_PER_NS,
+            last_step_start_ns=last_start_fs // FS_PER_NS,
+            end_ns=self._now_fs // FS_PER_NS,
             num_steps=span.num_steps,
             swap_ns=span.swap_fs // FS_PER_NS,
             transfers_done=self.ended_transfers() if self._transfer_ends_fs else (),

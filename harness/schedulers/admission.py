@@ -77,8 +77,8 @@ class Admission:
         Who waits for a copy keeps its place, and the others go on.
         """
         passed_over: list[EngineRequest] = []
-        max_num_seqs = self._limits.max_num_seqs
-        while call.num_tokens_left > 0 and len(self._running) < max_num_seqs:
+        running, max_num_seqs = self._running.requests, self._limits.max_num_seqs
+        while call.num_tokens_left > 0 and len(running) < max_num_seqs:
             queue = self._loading or self._waiting
             if not queue:
                 break
@@ -190,7 +190,7 @@ class Admission:
         """
         manager, is_load = self._manager, hits.num_loadable_blocks > 0
         num_full = request.num_tokens if self._limits.scheduler_reserve_full_isl else 0
-        num_reserved = manager.watermark_blocks if len(self._running) else 0
+        num_reserved = manager.watermark_blocks if self._running.requests else 0
         num_promised = self._num_promised_blocks() if is_load else 0
         num_held = request.blocks.num_blocks + len(hits.block_ids)
         if manager.allocate_slots(

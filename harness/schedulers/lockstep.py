@@ -54,9 +54,6 @@ class Lockstep:
         self._num_blocks = 0
         self._last_order: int | None = None
 
-    def __len__(self) -> int:
-        return len(self.requests)
-
     @property
     def num_tokens(self) -> int:
         """Computed tokens of all of them."""
@@ -124,30 +121,29 @@ class Lockstep:
 
     def advance(self, num_steps: int) -> None:
         """Let all take so many steps; there must be room."""
-        beginning: list[EngineRequest] = []
-        filling: list[EngineRequest] = []
         by_remainder, size = self._by_remainder, self._block_size
-        named_in_time, lag = self._named_in_time, 1 - self._num_tokens_ahead
         steps = range(self.clock + 1, self.clock + num_steps + 1)
+        self.clock += num_steps
+        self.latest_to_grow = beginning = []
         for step in steps:
             beginning += by_remainder[step % size]
-        if self._num_named_in_time:
-            for step in steps:
-                filling += named_in_time[(step + lag) % size]
-        if self._named_before:
-            num_first = len(named_in_time[(self.clock + 1 + lag) % size])
-            filling[:num_first] = filter(self._is_unnamed, filling[:num_first])
-            self._named_before.clear()
-        self.clock += num_steps
-        self.latest_to_grow = beginning
         if beginning:
             self._manager.append_blocks([request.blocks for request in beginning])
             self._num_blocks += len(beginning)
+        if self._num_named_in_time:
+            self._name_filled(steps)
+
+    def _name_filled(self, steps: range) -> None:
+        """Name what those fill in these steps whose blocks are named in time."""
+        named_in_time, size = self._named_in_time, self._block_size
+        lag = 1 - self._num_tokens_ahead
+        first = named_in_time[(steps[0] + lag) % size]
+        filling = [request for request in first if request not in self._named_before]
+        for step in steps[1:]:
+            filling += named_in_time[(step + lag) % size]
+        self._named_before.clear()
         if filling and self._manager.index is not None:
             self._manager.cache_next_blocks([request.blocks for request in filling])
-
-    def _is_unnamed(self, request: EngineRequest) -> bool:
-        return request not in self._named_before
 
     @property
     def num_next_blocks(self) -> int:

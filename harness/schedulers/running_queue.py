@@ -57,9 +57,6 @@ class RunningQueue:
         self._offloading = offloading
         self._num_started = 0
 
-    def __len__(self) -> int:
-        return len(self.requests)
-
     def start(self, request: EngineRequest) -> None:
         """Put a request that was admitted at the end."""
         request.order = self._num_started
@@ -82,15 +79,16 @@ class RunningQueue:
     def _run_lockstep(self, call: Call) -> None:
         """Let the lockstep take a step, or disband it where its order matters."""
         lockstep = self.lockstep
+        num_tokens = len(lockstep.requests)
         first = next(iter(self.individuals), None)
         is_calm = (
             (first is None or lockstep.last_order < first.order)
-            and len(lockstep) <= call.num_tokens_left
+            and num_tokens <= call.num_tokens_left
             and lockstep.num_next_blocks <= self._manager.block_pool.num_free_blocks
         )
         if is_calm:
             lockstep.advance(1)
-            call.num_tokens_left -= len(lockstep)
+            call.num_tokens_left -= num_tokens
             return
         lockstep.latest_to_grow = []
         for request in list(lockstep.requests):
@@ -200,7 +198,7 @@ class RunningQueue:
 
     def close(self, call: Call) -> None:
         """Count what is computed, and find out who gets a token and who ends by it."""
-        call.num_steady_seqs = len(self.lockstep)
+        call.num_steady_seqs = len(self.lockstep.requests)
         call.num_steady_tokens = self.lockstep.num_tokens
         call.clock = self.lockstep.clock
         self.in_flight.append(call)

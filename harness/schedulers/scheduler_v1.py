@@ -160,10 +160,12 @@ class SchedulerV1:
         While it repeats free blocks only become fewer, and what cached content a waiting
         request loses it would lack: it would be refused again.
         """
-        if not self._running.in_flight or not self._running.in_flight[-1].is_steady:
+        running, admission = self._running, self._admission
+        if running.individuals or not running.in_flight:
             return 0
-        is_waiting = self._admission.num_candidates > 0
-        if self._running.individuals or (self._admission.is_open and is_waiting):
+        if not running.in_flight[-1].is_steady:
+            return 0
+        if admission.is_open and admission.num_candidates:
             return 0
         index, offloading = self.manager.index, self.offloading
         if index is not None and index.shared_writers:
@@ -174,10 +176,9 @@ class SchedulerV1:
             )
             if offloading.asks_for_allocated or offloading.may_offer_again:
                 return 0
-            if is_waiting and may_load:
+            if admission.num_candidates and may_load:
                 return 0
-        num_free_blocks = self.manager.block_pool.num_free_blocks
-        return self._running.lockstep.max_steps(num_free_blocks)
+        return running.lockstep.max_steps(self.manager.block_pool.num_free_blocks)
 
     def repeat(self, batch: Batch, num_steps: int) -> None:
         """Do what ``num_steps`` further calls would decide: the same batch, grown."""
@@ -231,7 +232,8 @@ class SchedulerV1:
 
     def state(self) -> CacheState:
         """Queues and pool as they are now."""
-        num_used_blocks = self.num_used_blocks
+        pool = self.manager.block_pool
+        num_used_blocks = pool.num_used_blocks
         num_slots = num_used_blocks * self.manager.block_size
         return CacheState(
             num_waiting=len(self.waiting),
@@ -239,7 +241,7 @@ class SchedulerV1:
             num_swapped=0,
             num_used_blocks=num_used_blocks,
             num_used_tokens=num_slots - self._running.num_unfilled_tokens,
-            num_cached_blocks=self.num_cached_blocks,
+            num_cached_blocks=pool.num_cached_free_blocks,
             num_used_cpu_blocks=(
                 0 if self.offloading is None else self.offloading.tier.num_used_blocks
             ),
