@@ -18,6 +18,7 @@ class Departures:
     Attributes:
         present: Samples of each request that has not left, by its id.
         has_news: Somebody has left since the latest call began.
+        dismissed_late: Requests that left as dismissed; the next call is to say so.
     """
 
     def __init__(self, manager: KVCacheManager, offloading: Offloading | None) -> None:
@@ -25,7 +26,7 @@ class Departures:
         self.has_news = False
         self._manager = manager
         self._offloading = offloading
-        self._dismissed_late: list[Siblings] = []
+        self.dismissed_late: list[Siblings] = []
 
     def expect(self, samples: list[EngineRequest]) -> None:
         """Take note of a request that has arrived, with all its samples."""
@@ -33,8 +34,8 @@ class Departures:
 
     def begin_call(self, call: Call) -> None:
         """Report who was dismissed when a last sample finished between two calls."""
-        call.dismissed += tuple(map(_dismissed, self._dismissed_late))
-        self._dismissed_late.clear()
+        call.dismissed += tuple(map(_dismissed, self.dismissed_late))
+        self.dismissed_late.clear()
         self.has_news = False
 
     def finish(self, request: EngineRequest) -> Finished | None:
@@ -44,7 +45,7 @@ class Departures:
             return None
         if siblings.reason is None:
             return Finished(siblings.request, tuple(siblings.lengths))
-        self._dismissed_late.append(siblings)
+        self.dismissed_late.append(siblings)
         return None
 
     def dismiss(self, call: Call, request: EngineRequest, reason: Dismissal) -> None:

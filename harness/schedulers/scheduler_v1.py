@@ -163,6 +163,8 @@ class SchedulerV1:
         running, admission = self._running, self._admission
         if running.individuals or not running.in_flight:
             return 0
+        if self._departures.dismissed_late:
+            return 0  # the next call has more to say than this one
         if not running.in_flight[-1].is_steady:
             return 0
         if admission.is_open and admission.num_candidates:

@@ -17,7 +17,7 @@ from harness.schedulers.scheduler_v1 import SchedulerV1
 from harness.verify.rows_v1 import RowRecorderV1
 from harness.workload import Workload
 from profiles.step_time import FS_PER_NS, BatchShape
-from results.record import StepRecord
+from results.record import RequestStatus, StepRecord
 from results.run_info import Ending, Outcome
 
 TOTALS = (
@@ -242,6 +242,44 @@ def test_repeating_changes_nothing(scenario: tuple[list[Request], Settings]) -> 
     assert all(step.num_steps == 1 for step in single[2].steps)
     assert sum(s.num_evictions for s in recorder.steps) == scheduler.num_evictions
     assert scheduler.close() == 0
+
+
+def test_a_late_dismissal_is_told_at_its_time() -> None:
+    """A request whose last sample finishes after another was dismissed leaves then.
+
+    The next call says so, and a batch that could run on does not put that off.
+    """
+    lengths = [(1,), (1,), (10, 1), (1,), (3,)]
+    made = [
+        Request(
+            request_id=place,
+            arrival_ns=0,
+            prompt=((0, 7 if place == 2 else 1),),
+            num_prompt_tokens=7 if place == 2 else 1,
+            outputs=tuple((1000 + 10 * place + k, n) for k, n in enumerate(outputs)),
+        )
+        for place, outputs in enumerate(lengths)
+    ]
+    chosen: Settings = {
+        "knobs": {
+            "block_size": 1,
+            "num_gpu_blocks": 16,
+            "enable_prefix_caching": False,
+            "max_num_seqs": 3,
+            "max_num_batched_tokens": 30,
+            "max_model_len": 30,
+            "enable_chunked_prefill": False,
+            "scheduler_reserve_full_isl": False,
+            "async_scheduling": True,
+        },
+        "max_concurrency": None,
+        "follow": False,
+        "growth_ns": 0,
+    }
+    repeated, single = (run(made, chosen, can_repeat=c) for c in (True, False))
+
+    assert_same(repeated, single)
+    assert repeated[2].requests[2].status is RequestStatus.ABORTED
 
 
 def assert_no_block_overflows(ran: Ran, block_size: int) -> None:
