@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from bench_cli.commands.capacity import capacity
 from bench_cli.commands.doctor import doctor
 from bench_cli.commands.list import list_
+from bench_cli.commands.profiles import profiles_app
 from bench_cli.commands.run import run
 from bench_cli.commands.show import show
 from bench_cli.commands.trace import trace_app
@@ -33,11 +35,13 @@ app = typer.Typer(
     rich_markup_mode=None,  # the rich help cuts long flags short
 )
 app.command()(run)
+app.command()(capacity)
 app.command()(show)
 app.command("list")(list_)
 app.command()(verify)
 app.command()(doctor)
 app.add_typer(trace_app, name="trace")
+app.add_typer(profiles_app, name="profiles")
 
 
 def _print_version(wanted: bool) -> None:

@@ -36,6 +36,14 @@ class SchedulingPolicy(StrEnum):
     PRIORITY = "priority"
 
 
+class PerformanceMode(StrEnum):
+    """What the defaults of a deployment aim at."""
+
+    BALANCED = "balanced"
+    INTERACTIVITY = "interactivity"
+    THROUGHPUT = "throughput"
+
+
 class PreemptionMode(StrEnum):
     """What happens to the blocks of a preempted request."""
 
@@ -85,6 +93,59 @@ Model = Annotated[
 Gpu = Annotated[str, typer.Option("--gpu", help="GPU profile.")]
 TensorParallelSize = Annotated[
     int, typer.Option("--tensor-parallel-size", "-tp", min=1, help="Number of GPUs.")
+]
+PipelineParallelSize = Annotated[
+    int,
+    typer.Option("--pipeline-parallel-size", "-pp", min=1, help="Stages of layers."),
+]
+Dtype = Annotated[
+    str | None, typer.Option("--dtype", help="Type of unquantised weights; the model's.")
+]
+QuantizationMethod = Annotated[
+    str | None,
+    typer.Option("--quantization", "-q", help="Of the weights; the model's by default."),
+]
+KvCacheDtype = Annotated[
+    str | None,
+    typer.Option("--kv-cache-dtype", help="Type of the KV cache; the model's, or fp8."),
+]
+EnforceEager = Annotated[
+    bool, typer.Option("--enforce-eager", help="Capture no CUDA graphs.")
+]
+NumDraftLayers = Annotated[
+    int,
+    typer.Option("--num-draft-layers", min=0, help="Layers of a draft head."),
+]
+PerformanceModeName = Annotated[
+    PerformanceMode | None,
+    typer.Option("--performance-mode", help="What vLLM's own defaults aim at."),
+]
+HostMemoryGib = Annotated[
+    float | None,
+    typer.Option("--host-memory-gib", help="Memory of the host, for a check."),
+]
+KvTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--kv-tokens", min=1, help="Find the smallest utilization that holds so many."
+    ),
+]
+FromLog = Annotated[
+    Path | None,
+    typer.Option(
+        "--from-log",
+        parser=path_given,
+        metavar="FILE",
+        help="What vLLM printed at its start with these flags; replaces estimates.",
+    ),
+]
+Vary = Annotated[
+    str | None,
+    typer.Option(
+        "--vary",
+        metavar="KNOB=VALUES",
+        help="One row a value: gpu_memory_utilization=0.8..0.96, block_size=16,32.",
+    ),
 ]
 VllmVersion = Annotated[
     str | None,
@@ -259,6 +320,9 @@ Table = Annotated[
     typer.Option("--table", help="The screen (rich), or one table of all figures."),
 ]
 
+ProfileName = Annotated[
+    str, typer.Argument(metavar="NAME", help="A model or a GPU, or a file of one.")
+]
 Run = Annotated[
     str,
     typer.Argument(

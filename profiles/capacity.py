@@ -1,30 +1,19 @@
 """Memory to number of blocks: what is left for the KV cache, and how it is cut.
 
-A first version, to be refined: bf16 dense models, no pipeline parallelism,
-no CUDA graphs. docs/capacity.md lists its error on published rows.
+docs/capacity.md says what each term rests on; docs/fidelity.md lists its error on
+published rows.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from profiles.errors import CapacityError
 from profiles.gpu import GpuProfile
+from profiles.kv_layout import KvLayout, kv_layout
+from profiles.memory import GIB, Budget, Deployment, budgets
 from profiles.model import ModelProfile
-
-GIB = 2**30
-
-SAMPLER_BYTES_PER_LOGIT = 38.9
-"""Peak of logits, their fp32 copy, and the sort of top-k and top-p, per logit.
-
-Source: memory.csv, vLLM 0.11.0 on H100 at 1,024 sequences: 4.76 GiB for a vocabulary of
-128,256 and 5.64 for 151,936 are 38.9 bytes both, at TP 1 and at TP 2.
-"""
-
-NON_TORCH_GIB = 0.13
-"""CUDA context and libraries at TP 1. Source: memory.csv, four rows (0.13 and 0.14)."""
-
-NON_TORCH_TP_GIB = 0.54
-"""The same with NCCL. Source: memory.csv, Qwen3-32B at TP 2, the one row there is."""
+from profiles.pipeline import stages
+from profiles.vllm_v1 import is_hybrid_allocator_default
 
 MAX_GIB = 1_000_000
 """More memory than any GPU or host has; what exceeds it is a slip of the pen."""
@@ -35,119 +24,119 @@ MAX_BLOCKS = 10_000_000
 MAX_IN_A_BATCH = 2**31 - 1
 """Most tokens or sequences of a batch, as a 32-bit number counts them."""
 
-SourceOfBlocks = Literal["estimated", "kv_cache_gib", "override"]
+GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64)
+"""Numbers of GPUs that are tried when a model does not fit."""
+
+ESTIMATE_ERROR_GIB = (-1.7, 0.3)
+"""What 13 of 16 published KV caches were at most smaller and larger than the estimate.
+
+Source: docs/fidelity.md, flags alone, vLLM 0.5 and later.
+"""
+
+SourceOfBlocks = Literal["estimated", "kv_cache_gib", "override", "log"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenSizes:
+    """Sizes that somebody knows; they replace the estimate. All are per GPU.
+
+    Attributes:
+        kv_cache_gib: Memory of the KV cache.
+        num_gpu_blocks_override: Blocks, whatever fits.
+        num_cpu_blocks_override: The same on the CPU.
+        swap_space_gib: CPU memory for swapped blocks.
+        correction_gib: What the KV cache was larger than the estimate on this machine.
+    """
+
+    kv_cache_gib: float | None = None
+    num_gpu_blocks_override: int | None = None
+    num_cpu_blocks_override: int | None = None
+    swap_space_gib: float = 0.0
+    correction_gib: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockPlan:
-    """Blocks of one GPU, and the memory they came from; all GPUs plan the same.
+    """Blocks of one GPU, and the memory they came from.
+
+    Of the ranks the smallest decides: all are told to use as many blocks as it has.
 
     Attributes:
         num_gpu_blocks: Blocks on each GPU, at least 1.
         num_cpu_blocks: Blocks of swap space for each GPU.
-        block_bytes: Bytes of one block on one GPU.
         kv_cache_gib: Memory that the blocks are cut from; may hold a part block more.
+        interval: Fewest and most blocks that the published errors of the estimate allow.
+        budget: Where the memory of the deciding rank goes.
+        layout: How its KV cache is cut.
         source_of_num_gpu_blocks: ``estimated`` from the other fields, or given.
     """
 
     num_gpu_blocks: int
     num_cpu_blocks: int
-    block_bytes: int
     kv_cache_gib: float
-    weights_gib: float
-    activation_gib: float
-    non_torch_gib: float
+    interval: tuple[int, int]
+    budget: Budget
+    layout: KvLayout
     source_of_num_gpu_blocks: SourceOfBlocks
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block on the deciding GPU."""
+        return self.layout.block_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class _Budget:
-    total_gib: float
-    weights_gib: float
-    activation_gib: float
-    non_torch_gib: float
+class _Rank:
+    """One rank of a stage: its memory and its layout."""
 
-    @property
-    def kv_cache_gib(self) -> float:
-        used = self.weights_gib + self.activation_gib + self.non_torch_gib
-        return self.total_gib - used
+    budget: Budget
+    layout: KvLayout
+
+    def num_blocks(self, kv_cache_gib: float) -> int:
+        return blocks_in(kv_cache_gib, self.layout.block_bytes)
+
+    def holds_a_request_of(self, deployment: Deployment) -> bool:
+        num_needed = self.layout.num_request_blocks(
+            deployment.max_model_len, 2 * deployment.max_num_batched_tokens
+        )
+        return self.num_blocks(self.budget.kv_cache_gib) > num_needed
 
 
 def plan_blocks(
     model: ModelProfile,
     gpu: GpuProfile,
-    *,
-    block_size: int,
-    gpu_memory_utilization: float,
-    swap_space_gib: float,
-    max_num_batched_tokens: int,
-    max_num_seqs: int,
-    tensor_parallel_size: int = 1,
-    kv_cache_gib: float | None = None,
-    num_gpu_blocks_override: int | None = None,
-    num_cpu_blocks_override: int | None = None,
+    deployment: Deployment,
+    given: GivenSizes | None = None,
 ) -> BlockPlan:
     """Cut the memory that the engine leaves for the KV cache into blocks.
-
-    ``num_gpu_blocks_override`` and then ``kv_cache_gib`` (both per GPU) replace the
-    estimate; the rest of the plan is still filled in. ``swap_space_gib`` is per GPU.
 
     Raises:
         CapacityError: No block fits, or a value means nothing.
 
-    Source: vLLM 0.5.5 worker.py ``determine_num_available_blocks``.
+    Source: vLLM 0.5.5 worker.py ``determine_num_available_blocks``, 0.32.0
+    gpu_worker.py ``determine_available_memory``.
     """
-    _check_utilization(gpu_memory_utilization)
-    _check_range(0, MAX_GIB, swap_space=swap_space_gib)
-    _check_range(
-        1,
-        MAX_IN_A_BATCH,
-        block_size=block_size,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_num_seqs=max_num_seqs,
-    )
-    block_bytes = model.block_bytes(block_size, tensor_parallel_size)
-    budget = _Budget(
-        total_gib=gpu.memory_gib * gpu_memory_utilization,
-        weights_gib=model.weight_bytes / tensor_parallel_size / GIB,
-        activation_gib=activation_gib(
-            model, max_num_batched_tokens, max_num_seqs, tensor_parallel_size
-        ),
-        non_torch_gib=NON_TORCH_GIB if tensor_parallel_size == 1 else NON_TORCH_TP_GIB,
-    )
-    num_gpu_blocks, cache_gib, source = _gpu_blocks(
-        budget, block_bytes, kv_cache_gib, num_gpu_blocks_override
-    )
+    given = given or GivenSizes()
+    _check(deployment, given)
+    ranks = _ranks(model, gpu, deployment, given.correction_gib or 0.0)
+    rank, cache_gib, num_blocks, source = _gpu_blocks(ranks, given)
+    if source == "estimated":
+        if num_blocks < 1:
+            raise _does_not_fit(model, gpu, deployment, rank)
+        _check_count("num_gpu_blocks", num_blocks, "gpu_memory_utilization")
+    interval = num_blocks, num_blocks
+    if source == "estimated" and given.correction_gib is None:
+        fewest, most = (rank.num_blocks(cache_gib + gib) for gib in ESTIMATE_ERROR_GIB)
+        interval = fewest, most
     return BlockPlan(
-        num_gpu_blocks=num_gpu_blocks,
-        num_cpu_blocks=_cpu_blocks(swap_space_gib, block_bytes, num_cpu_blocks_override),
-        block_bytes=block_bytes,
+        num_gpu_blocks=num_blocks,
+        num_cpu_blocks=_cpu_blocks(given, ranks),
         kv_cache_gib=cache_gib,
-        weights_gib=budget.weights_gib,
-        activation_gib=budget.activation_gib,
-        non_torch_gib=budget.non_torch_gib,
+        interval=interval,
+        budget=rank.budget,
+        layout=rank.layout,
         source_of_num_gpu_blocks=source,
     )
-
-
-def activation_gib(
-    model: ModelProfile,
-    max_num_batched_tokens: int,
-    max_num_seqs: int,
-    tensor_parallel_size: int = 1,
-) -> float:
-    """Peak of the profiling run: the MLP of all tokens, or the sampler of all rows.
-
-    The MLP holds gate, up and their product beside three hidden vectors per token; the
-    sampler works on the whole vocabulary on every GPU.
-
-    Source: vllm issue 10517 (Llama-3.1-8B): 2.07 GiB at 20,000 tokens, 2.99 at 29,000.
-    """
-    per_gpu = 3 * model.intermediate_size / tensor_parallel_size
-    mlp_bytes_per_token = model.bytes_per_param * (per_gpu + 3 * model.hidden_size)
-    num_rows = min(max_num_seqs, max_num_batched_tokens)
-    sampler_bytes = SAMPLER_BYTES_PER_LOGIT * num_rows * model.vocab_size
-    return max(max_num_batched_tokens * mlp_bytes_per_token, sampler_bytes) / GIB
 
 
 def blocks_in(memory_gib: float, block_bytes: int) -> int:
@@ -155,31 +144,123 @@ def blocks_in(memory_gib: float, block_bytes: int) -> int:
     return max(0, int(memory_gib * GIB // block_bytes))
 
 
+def fewest_gpus(model: ModelProfile, gpu: GpuProfile, deployment: Deployment) -> int:
+    """The smallest tensor parallel size that holds a request of ``max_model_len``.
+
+    0 if none of ``GPU_COUNTS`` does.
+    """
+    for size in GPU_COUNTS:
+        wider = replace(deployment, tensor_parallel_size=size)
+        try:
+            ranks = _ranks(model, gpu, wider, 0.0)
+        except CapacityError:
+            continue
+        if all(rank.holds_a_request_of(wider) for rank in ranks):
+            return size
+    return 0
+
+
+def rank_layouts(model: ModelProfile, deployment: Deployment) -> list[KvLayout]:
+    """How a rank of each pipeline stage cuts its KV cache.
+
+    Raises:
+        CapacityError: The layers or heads cannot be shared out like that.
+    """
+    of_stages = stages(model, deployment.pipeline_parallel_size)
+    return [
+        kv_layout(
+            model,
+            block_size=deployment.block_size,
+            tensor_parallel_size=deployment.tensor_parallel_size,
+            layers=layers,
+            has_groups=is_hybrid_allocator_default(deployment.vllm_version),
+            num_draft_layers=(
+                deployment.num_draft_layers if layers == of_stages[-1] else 0
+            ),
+        )
+        for layers in of_stages
+    ]
+
+
+def _ranks(
+    model: ModelProfile, gpu: GpuProfile, deployment: Deployment, correction_gib: float
+) -> list[_Rank]:
+    """A rank of each stage."""
+    return [
+        _Rank(replace(budget, correction_gib=correction_gib), layout)
+        for budget, layout in zip(
+            budgets(model, gpu, deployment), rank_layouts(model, deployment), strict=True
+        )
+    ]
+
+
 def _gpu_blocks(
-    budget: _Budget, block_bytes: int, kv_cache_gib: float | None, override: int | None
-) -> tuple[int, float, SourceOfBlocks]:
-    if kv_cache_gib is not None:
-        _check_cache(kv_cache_gib, block_bytes)
+    ranks: list[_Rank], given: GivenSizes
+) -> tuple[_Rank, float, int, SourceOfBlocks]:
+    """The rank with the fewest blocks, its KV cache, its blocks and their source."""
+    largest = max(ranks, key=lambda rank: rank.layout.block_bytes)
+    block_bytes = largest.layout.block_bytes
+    if given.kv_cache_gib is not None:
+        _check_cache(given.kv_cache_gib, block_bytes)
+    override = given.num_gpu_blocks_override
     if override is not None:
         _check_range(1, MAX_BLOCKS, num_gpu_blocks_override=override)
-        return override, override * block_bytes / GIB, "override"
-    if kv_cache_gib is not None:
-        num_blocks = blocks_in(kv_cache_gib, block_bytes)
+        return largest, override * block_bytes / GIB, override, "override"
+    if given.kv_cache_gib is not None:
+        num_blocks = largest.num_blocks(given.kv_cache_gib)
         _check_count("num_gpu_blocks", num_blocks, "kv_cache_gib")
-        return num_blocks, kv_cache_gib, "kv_cache_gib"
-    _check_fits(budget, block_bytes)
-    num_blocks = blocks_in(budget.kv_cache_gib, block_bytes)
-    _check_count("num_gpu_blocks", num_blocks, "gpu_memory_utilization")
-    return num_blocks, budget.kv_cache_gib, "estimated"
+        return largest, given.kv_cache_gib, num_blocks, "kv_cache_gib"
+    smallest = min(
+        ranks, key=lambda rank: rank.budget.kv_cache_gib / rank.layout.block_bytes
+    )
+    cache_gib = smallest.budget.kv_cache_gib
+    return smallest, cache_gib, smallest.num_blocks(cache_gib), "estimated"
 
 
-def _cpu_blocks(swap_space_gib: float, block_bytes: int, override: int | None) -> int:
+def _cpu_blocks(given: GivenSizes, ranks: list[_Rank]) -> int:
+    override = given.num_cpu_blocks_override
     if override is not None:
         _check_range(0, MAX_BLOCKS, num_cpu_blocks_override=override)
         return override
-    num_blocks = blocks_in(swap_space_gib, block_bytes)
+    block_bytes = max(rank.layout.block_bytes for rank in ranks)
+    num_blocks = blocks_in(given.swap_space_gib, block_bytes)
     _check_count("num_cpu_blocks", num_blocks, "swap_space")
     return num_blocks
+
+
+def _does_not_fit(
+    model: ModelProfile, gpu: GpuProfile, deployment: Deployment, rank: _Rank
+) -> CapacityError:
+    budget, block_gib = rank.budget, rank.layout.block_bytes / GIB
+    graphs = f", CUDA graphs ({budget.cuda_graph_gib:.2f})"
+    num_gpus = fewest_gpus(model, gpu, deployment)
+    remedy = "lower max_num_batched_tokens or max_num_seqs, or take a smaller model"
+    if num_gpus > deployment.tensor_parallel_size:
+        remedy = (
+            f"it starts on {num_gpus} GPUs: tensor_parallel_size {num_gpus}; or {remedy}"
+        )
+    elif not num_gpus:
+        remedy = f"not even {GPU_COUNTS[-1]} of these GPUs hold it; {remedy}"
+    return CapacityError(
+        f"{budget.total_gib:.2f} GiB are allowed on each GPU, and weights"
+        f" ({budget.weights_gib:.2f}), activations ({budget.activation_gib:.2f})"
+        f"{graphs if budget.is_graph_counted else ''} and"
+        f" CUDA ({budget.non_torch_gib:.2f}) leave {budget.kv_cache_gib:.2f} GiB",
+        f"one block of the KV cache needs {block_gib:.4f} GiB",
+        f"raise gpu_memory_utilization; {remedy}",
+    )
+
+
+def _check(deployment: Deployment, given: GivenSizes) -> None:
+    _check_utilization(deployment.gpu_memory_utilization)
+    _check_range(0, MAX_GIB, swap_space=given.swap_space_gib)
+    _check_range(
+        1,
+        MAX_IN_A_BATCH,
+        block_size=deployment.block_size,
+        max_num_batched_tokens=deployment.max_num_batched_tokens,
+        max_num_seqs=deployment.max_num_seqs,
+    )
 
 
 def _check_cache(kv_cache_gib: float, block_bytes: int) -> None:
@@ -200,20 +281,6 @@ def _check_count(name: str, num_blocks: int, knob: str) -> None:
             f"a run keeps books of at most {MAX_BLOCKS:,} blocks",
             f"lower {knob} or raise block_size",
         )
-
-
-def _check_fits(budget: _Budget, block_bytes: int) -> None:
-    block_gib = block_bytes / GIB
-    if budget.kv_cache_gib >= block_gib:
-        return
-    raise CapacityError(
-        f"{budget.total_gib:.2f} GiB are allowed on each GPU, and weights"
-        f" ({budget.weights_gib:.2f}), activations ({budget.activation_gib:.2f}) and"
-        f" CUDA ({budget.non_torch_gib:.2f}) leave {budget.kv_cache_gib:.2f} GiB",
-        f"one block of the KV cache needs {block_gib:.4f} GiB",
-        "raise tensor_parallel_size or gpu_memory_utilization, lower"
-        " max_num_batched_tokens or max_num_seqs, or take a smaller model",
-    )
 
 
 def _check_utilization(gpu_memory_utilization: float) -> None:

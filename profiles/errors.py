@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
+MOST_NAMES = 20
+"""Names that a message can hold."""
+
 
 class ProfileError(Exception):
     """Base class of every error this package raises on purpose."""
@@ -15,8 +18,11 @@ class UnknownNameError(ProfileError):
         self.kind = kind
         self.name = name
         self.known = tuple(known)
+        which = f"it must be one of {', '.join(self.known)}"
+        if len(self.known) > MOST_NAMES:
+            which = f"blockbench profiles list has the {len(self.known)} that are known"
         super().__init__(
-            f"no {kind} is called {name!r}; it must be one of {', '.join(self.known)};"
+            f"no {kind} is called {name!r}; {which};"
             f" did you mean {' or '.join(self.nearest)}?"
         )
 

@@ -1,98 +1,96 @@
-"""Facts about GPUs: memory, rates, and the share of each rate that kernels reach."""
+"""Facts about GPUs: those that are bundled, and those a user wrote down."""
 
+import os
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
 
-from profiles.errors import UnknownNameError
+from profiles.errors import ProfileError, UnknownNameError
+from profiles.gpu_entry import Entry, gpu_in_file
+from profiles.gpu_profile import HOST, GpuProfile, KnownError, Rates
 
+__all__ = ["GpuProfile", "KnownError", "Rates", "gpu_names", "known_gpus", "load_gpu"]
 
-@dataclass(frozen=True, slots=True)
-class KnownError:
-    """How far predictions were from published figures that the fit had not seen.
-
-    Attributes:
-        fraction: Median of the absolute relative errors.
-        num_rows: Published rows behind it.
-        against: Which rows.
-    """
-
-    fraction: float
-    num_rows: int
-    against: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuProfile:
-    """One GPU as an engine meets it; each figure has an entry in ``sources``.
-
-    Rates are decimal (GB, TFLOP), dense, and of one direction; an efficiency is the
-    share of the rate named beside it that kernels reach.
-
-    Attributes:
-        memory_gib: Total memory as vLLM and torch see it, less than the box says.
-        pcie_gb_per_s: Rate of a large pinned copy between CPU and GPU.
-        copy_overhead_ns: Cost of one ``cudaMemcpyAsync`` beside its bytes.
-        attention_latency_ns: Attention of a layer before it reads any context.
-        all_reduce_latency_ns: One all-reduce of an empty message.
-        known_error: Of step times on this GPU; None when never compared.
-    """
-
-    name: str
-    aliases: tuple[str, ...]
-    memory_gib: float
-    memory_bandwidth_gb_per_s: float
-    bf16_tflop_per_s: float
-    pcie_gb_per_s: float
-    copy_overhead_ns: int
-    nvlink_gb_per_s: float
-    memory_efficiency: float
-    compute_efficiency: float
-    attention_memory_efficiency: float
-    attention_compute_efficiency: float
-    attention_latency_ns: int
-    nvlink_efficiency: float
-    all_reduce_latency_ns: int
-    known_error: KnownError | None
-    sources: Mapping[str, str]
+GIB = 2**30
 
 
 def load_gpu(name: str) -> GpuProfile:
-    """Return the profile that a name or alias means, whatever its case.
+    """Return the profile that a name or alias means, or that a ``.toml`` file holds.
+
+    Case, separators and the vendor's name do not matter. A file has the keys of an entry
+    of the bundled ``gpus.toml``, at its top or as its one ``[[gpu]]``.
 
     Raises:
         UnknownNameError: No profile has this name.
+        ProfileError: The file cannot be read, or an entry of it cannot be used.
     """
-    profiles = _by_alias()
-    key = _key(name)
-    if key not in profiles:
-        raise UnknownNameError("GPU", name, known_gpus())
-    return profiles[key]
+    if name.strip().lower().endswith(".toml"):
+        return gpu_in_file(Path(name.strip()), _named)
+    return _named(name)
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Names of all profiles, in the order of the data file, the CPU last."""
+    return (*dict.fromkeys(gpu.name for gpu in _by_alias().values()), HOST)
 
 
 def known_gpus() -> tuple[str, ...]:
-    """Names of all bundled profiles, in the order of the data file."""
-    return tuple(dict.fromkeys(gpu.name for gpu in _by_alias().values()))
+    """Names of the GPUs whose step times were compared with published ones."""
+    compared = (gpu for gpu in _by_alias().values() if gpu.known_error is not None)
+    return tuple(dict.fromkeys(gpu.name for gpu in compared))
+
+
+def _named(name: str) -> GpuProfile:
+    key = _key(name)
+    if key == _key(HOST):
+        return _host()
+    if key not in _by_alias():
+        raise UnknownNameError("GPU", name, gpu_names())
+    return _by_alias()[key]
 
 
 def _key(name: str) -> str:
     """Fold case, separators and the vendor, so that aliases need not repeat them."""
-    return re.sub(r"[\s_-]+", "-", name.strip().lower()).removeprefix("nvidia-")
+    folded = re.sub(r"[\s_-]+", "-", name.strip().lower())
+    return re.sub(r"^((nvidia|tesla|geforce|amd|instinct)-)+", "", folded)
 
 
 @cache
 def _by_alias() -> dict[str, GpuProfile]:
+    """The bundled profiles; entries lend only to those below them."""
     text = (files("profiles") / "data" / "gpus.toml").read_text(encoding="utf-8")
-    gpus = [_gpu(row) for row in tomllib.loads(text)["gpu"]]
-    return {_key(name): gpu for gpu in gpus for name in (gpu.name, *gpu.aliases)}
+    found: dict[str, GpuProfile] = {}
+
+    def lend(name: str) -> GpuProfile:
+        return found[_key(name)]
+
+    for table in tomllib.loads(text)["gpu"]:
+        gpu = Entry("gpus.toml", table).profile(lend)
+        found.update((_key(name), gpu) for name in (gpu.name, *gpu.aliases))
+    return found
 
 
-def _gpu(row: dict[str, Any]) -> GpuProfile:
-    error = row.pop("known_error", None)
-    aliases = tuple(row.pop("aliases"))
-    known_error = None if error is None else KnownError(**error)
-    return GpuProfile(**row, aliases=aliases, known_error=known_error)
+def _host() -> GpuProfile:
+    """The machine as vLLM's CPU backend sees it.
+
+    Source: vLLM 0.32.0 ``v1/worker/cpu_worker.py``: a share of the memory of one NUMA
+    node, less what the process holds; here all nodes are taken together.
+    """
+    try:
+        num_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError) as error:
+        raise ProfileError(
+            "this system does not tell how much memory it has; the CPU backend shares it"
+            " out; give a .toml file with memory_gib as --gpu"
+        ) from error
+    return GpuProfile(
+        name=HOST,
+        aliases=(),
+        memory_gib=num_bytes / GIB,
+        compute_capability=None,
+        rates=None,
+        known_error=None,
+        sources={"memory_gib": "os.sysconf of this machine"},
+    )

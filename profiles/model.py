@@ -1,134 +1,137 @@
-"""Facts about models: the architecture, and the sizes that follow from it."""
+"""Models by name: those that come along, and those that a user has the config.json of."""
 
+import json
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
-from profiles.errors import CapacityError, UnknownNameError
+from profiles.architecture import ModelProfile
+from profiles.errors import UnknownNameError
+from profiles.layer import Experts, Mla, Module
+from profiles.model_config import ModelConfigError, read_config
+from profiles.quantization import Quantization
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelProfile:
-    """A dense decoder with grouped-query attention and a gated MLP.
-
-    Attributes:
-        max_model_len: ``max_position_embeddings``, in tokens.
-        bytes_per_param: 2 for bf16.
-        bytes_per_kv: Of one element of the KV cache, 2 for bf16.
-        qk_norm: Whether each query and key head is normalised (Qwen3).
-        num_norms_per_layer: Norms of hidden vectors in a layer; 4 in Gemma.
-        sliding_window: Tokens that every layer attends to, the newest included; None
-            where they attend to all.
-        mixes_windows: Some layers have a window and others attend to all, so that an
-            engine keeps a group of KV caches for each kind.
-        source: Where the architecture was read.
-    """
-
-    name: str
-    num_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    vocab_size: int
-    tie_word_embeddings: bool
-    max_model_len: int
-    bytes_per_param: int = 2
-    bytes_per_kv: int = 2
-    qk_norm: bool = False
-    num_norms_per_layer: int = 2
-    sliding_window: int | None = None
-    mixes_windows: bool = False
-    source: str
-
-    @property
-    def num_params(self) -> int:
-        """Parameters of the checkpoint, embeddings and norms included."""
-        num_tables = 1 if self.tie_word_embeddings else 2
-        norms = self.num_norms_per_layer * self.hidden_size
-        norms += 2 * self.head_dim if self.qk_norm else 0
-        return (
-            self.num_layers * (self.num_linear_params_per_layer + norms)
-            + num_tables * self.num_lm_head_params
-            + self.hidden_size
-        )
-
-    @property
-    def num_linear_params_per_layer(self) -> int:
-        """Parameters that one layer multiplies each token with."""
-        num_heads = 2 * self.num_attention_heads + 2 * self.num_kv_heads
-        attention = self.hidden_size * self.head_dim * num_heads
-        return attention + 3 * self.hidden_size * self.intermediate_size
-
-    @property
-    def num_lm_head_params(self) -> int:
-        """Parameters that each sampled token is multiplied with."""
-        return self.vocab_size * self.hidden_size
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of all parameters, over all GPUs together."""
-        return self.num_params * self.bytes_per_param
-
-    def kv_heads_per_gpu(self, tensor_parallel_size: int) -> int:
-        """KV heads on each GPU: shared out, and copied once there are too few.
-
-        Raises:
-            CapacityError: The attention heads cannot be shared out evenly.
-
-        Source: vLLM config.py ``get_num_kv_heads``.
-        """
-        if tensor_parallel_size < 1 or self.num_attention_heads % tensor_parallel_size:
-            raise CapacityError(
-                f"tensor_parallel_size is {tensor_parallel_size}",
-                f"it must divide the {self.num_attention_heads} attention heads of"
-                f" {self.name}",
-                "use a power of two such as 1, 2, 4 or 8",
-            )
-        return max(1, self.num_kv_heads // tensor_parallel_size)
-
-    def kv_bytes_per_token(self, tensor_parallel_size: int = 1) -> int:
-        """Bytes of K and V that one token takes on each GPU, all layers together."""
-        heads = self.kv_heads_per_gpu(tensor_parallel_size)
-        return 2 * self.num_layers * heads * self.head_dim * self.bytes_per_kv
-
-    def block_bytes(self, block_size: int, tensor_parallel_size: int = 1) -> int:
-        """Bytes of one KV block on each GPU; ``block_size`` is in tokens."""
-        return block_size * self.kv_bytes_per_token(tensor_parallel_size)
+__all__ = [
+    "Experts",
+    "Mla",
+    "ModelProfile",
+    "Module",
+    "Quantization",
+    "known_models",
+    "load_model",
+]
 
 
 def load_model(name: str) -> ModelProfile:
-    """Return the profile of a Hugging Face id, or of its part after the slash.
+    """Return the profile of a Hugging Face id, of its part after the slash, or of a file.
+
+    Args:
+        name: A bundled model's; or the path of a config.json, of a folder with one, or of
+            a .toml file with the keys of an entry of ``profiles/data/models.toml``.
 
     Raises:
-        UnknownNameError: No profile has this name, whatever its case.
+        UnknownNameError: No profile has this name, whatever its case, and no file either.
+        ProfileError: The file is there, and describes no model that is understood.
     """
-    profiles = _by_alias()
     key = name.strip().lower()
-    if key not in profiles:
-        raise UnknownNameError("model", name, known_models())
-    return profiles[key]
+    names = _names()
+    if key in names:
+        return _bundled(names[key])
+    path = Path(name.strip()).expanduser()
+    if key and (path.suffix in (".json", ".toml") or path.exists()):
+        return _read_file(path / "config.json" if path.is_dir() else path)
+    raise UnknownNameError("model", name, known_models())
 
 
 def known_models() -> tuple[str, ...]:
     """Hugging Face ids of all bundled profiles, in the order of the data file."""
-    return tuple(dict.fromkeys(model.name for model in _by_alias().values()))
+    return tuple(_entries())
 
 
 @cache
-def _by_alias() -> dict[str, ModelProfile]:
+def _entries() -> dict[str, dict[str, Any]]:
     text = (files("profiles") / "data" / "models.toml").read_text(encoding="utf-8")
-    profiles: dict[str, ModelProfile] = {}
-    for row in tomllib.loads(text)["model"]:
-        profiles |= _entries(row)
-    return profiles
+    return {entry["name"]: entry for entry in tomllib.loads(text)["model"]}
 
 
-def _entries(row: dict[str, Any]) -> dict[str, ModelProfile]:
-    names = (row["name"], *row.pop("aliases"))
-    model = ModelProfile(**row)
-    lowered = [name.lower() for name in names]
-    return {key: model for name in lowered for key in (name, name.split("/")[-1])}
+@cache
+def _names() -> dict[str, str]:
+    """Id of each name in small letters, with and without its owner."""
+    return {
+        key: entry["name"]
+        for entry in _entries().values()
+        for key in _keys(entry["name"], *entry["aliases"])
+    }
+
+
+def _keys(*names: str) -> Iterator[str]:
+    for name in names:
+        yield name.lower()
+        yield name.lower().split("/")[-1]
+
+
+@cache
+def _bundled(name: str) -> ModelProfile:
+    return _from_entry(_entries()[name], source=None)
+
+
+def _from_entry(entry: Mapping[str, Any], source: str | None) -> ModelProfile:
+    """The profile of an entry, on top of the entry that it is ``like``."""
+    config = entry["config"]
+    if "like" in entry:
+        config = {**_entries()[entry["like"]]["config"], **config}
+    return read_config(config, name=entry["name"], source=source or entry["source"])
+
+
+def _read_file(path: Path) -> ModelProfile:
+    content = _parsed(path)
+    if path.suffix == ".toml":
+        return _from_entry(_only_entry(content, path), source=str(path))
+    given = str(content.get("_name_or_path") or "")
+    is_path = given.startswith((".", "/", "~")) or "\\" in given
+    name = path.absolute().parent.name if not given or is_path else given
+    return read_config(content, name=name, source=str(path))
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        remedy = "give a config.json, a folder that holds it, or a bundled model"
+        raise ModelConfigError(str(path), "the file", "cannot be read", remedy) from error
+    except UnicodeDecodeError as error:
+        raise ModelConfigError(
+            str(path), "the file", "is not text", "give a config.json"
+        ) from error
+    try:
+        content = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        raise ModelConfigError(
+            str(path), "the text", f"cannot be parsed: {error}", "mend it there"
+        ) from error
+    if not isinstance(content, dict):
+        raise ModelConfigError(
+            str(path), "the content", "is no table of keys", "give a config.json"
+        )
+    return content
+
+
+def _only_entry(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """The one entry of a user's file, under ``[[model]]`` or at its top."""
+    entries = content.get("model", [content])
+    if not isinstance(entries, list) or len(entries) != 1:
+        raise ModelConfigError(
+            str(path), "[[model]]", "is not one entry", "give a file with one model"
+        )
+    entry = entries[0] if isinstance(entries[0], dict) else {}
+    for key, kind in (("name", str), ("config", dict)):
+        if not isinstance(entry.get(key), kind):
+            raise ModelConfigError(
+                str(path), key, "is missing", "add name and a [config] table"
+            )
+    if entry.get("like", "") not in ("", *known_models()):
+        raise UnknownNameError("model", str(entry["like"]), known_models())
+    return {"aliases": (), **entry}

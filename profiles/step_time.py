@@ -3,6 +3,7 @@
 from functools import cache
 from typing import NamedTuple, Protocol
 
+from profiles.errors import ProfileError
 from profiles.gpu import GpuProfile, KnownError
 from profiles.host_overhead import V0_HOST, HostOverhead
 from profiles.model import ModelProfile
@@ -112,6 +113,7 @@ class RooflineStepTime:
 
     Raises:
         CapacityError: ``tensor_parallel_size`` does not divide the attention heads.
+        ProfileError: A model with experts, latent attention or quantised weights.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class RooflineStepTime:
         block_size: int = 16,
         host: HostOverhead = V0_HOST,
     ) -> None:
+        _refuse_what_is_not_modelled(model)
         self.model = model
         self.gpu = gpu
         self.tensor_parallel_size = tensor_parallel_size
@@ -294,3 +297,18 @@ class RooflineStepTime:
     @property
     def _block_bytes(self) -> int:
         return self.model.block_bytes(self.block_size, self.tensor_parallel_size)
+
+
+def _refuse_what_is_not_modelled(model: ModelProfile) -> None:
+    parts = {
+        "experts": model.experts,
+        "latent attention": model.mla,
+        "quantised weights": model.quantization,
+    }
+    missing = [part for part, found in parts.items() if found is not None]
+    if missing:
+        raise ProfileError(
+            f"step times of models with {' and '.join(missing)} are not known yet, and"
+            f" {model.name} has them; blockbench capacity sizes it, and a replay needs a"
+            " dense model in bf16 such as meta-llama/Llama-3.1-8B"
+        )

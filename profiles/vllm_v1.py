@@ -18,14 +18,27 @@ LAST_KNOWN = VllmVersion(0, 33)
 
 OPTION_SINCE = {
     "async_scheduling": VllmVersion(0, 10),
+    "kv_cache_memory_bytes": VllmVersion(0, 10, 2),
     "kv_offloading_size": VllmVersion(0, 11, 1),
+    "performance_mode": VllmVersion(0, 17),
     "scheduler_reserve_full_isl": VllmVersion(0, 19),
     "watermark": VllmVersion(0, 24),
+    "prefix_match_unit": VllmVersion(0, 26),
 }
 """Options that v1 has not always had.
 
-Source: tests/data/published/vllm_knobs.csv; async scheduling: release notes of 0.10.0.
+Source: tests/data/published/vllm_knobs.csv; async scheduling: release notes of 0.10.0;
+performance mode: release notes of 0.17.0 (vllm pull 34936).
 """
+
+PERFORMANCE_MODES = ("balanced", "interactivity", "throughput")
+"""``throughput`` doubles both limits of a batch, ``interactivity`` captures more graphs.
+
+Source: vLLM 0.32.0 ``engine/arg_utils.py``, ``config/vllm.py``.
+"""
+
+CPU_BLOCK_SIZE = 128
+"""That of the CPU backend, if none is given. Source: vLLM 0.32.0 ``platforms/cpu.py``."""
 
 SWAP_SPACE_REMOVED = VllmVersion(0, 18)
 """Before, v1 takes ``--swap-space`` and does nothing with it. Source: the same table."""
@@ -102,13 +115,17 @@ def v1_defaults(
     enable_chunked_prefill: bool | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
+    performance_mode: str | None = None,
+    num_gpus: int = 1,
 ) -> V1Defaults:
     """Return the defaults of ``vllm serve``, given the options that others depend on.
 
-    An option that is given, not None, comes back as it is.
+    An option that is given, not None, comes back as it is. ``num_gpus`` counts the ranks
+    of all stages, which the CPU backend's limits grow with.
 
     Raises:
-        ProfileError: The text is no version, or one that does not run v1 by itself.
+        ProfileError: The text is no version, or one that does not run v1 by itself; or
+            there is no such performance mode.
 
     Source: tests/data/published/vllm_knobs.csv; how the two limits of a batch depend on
     each other: vLLM 0.32.0 ``arg_utils.py``.
@@ -120,7 +137,9 @@ def v1_defaults(
             f" does; use policy v0, or a version such as {DEFAULT_V1_VERSION}"
         )
     is_chunking = True if enable_chunked_prefill is None else enable_chunked_prefill
-    default_tokens, default_seqs = _batch_limits(release, gpu)
+    default_tokens, default_seqs = _batch_limits(release, gpu, num_gpus)
+    if _is_doubled(performance_mode):
+        default_tokens, default_seqs = 2 * default_tokens, 2 * default_seqs
     num_tokens, num_seqs = max_num_batched_tokens, max_num_seqs
     if num_tokens is None:
         num_tokens = default_tokens if is_chunking else max(default_tokens, max_model_len)
@@ -133,8 +152,9 @@ def v1_defaults(
         max_num_batched_tokens=num_tokens,
         max_num_seqs=num_seqs,
         gpu_memory_utilization=0.92 if release >= VllmVersion(0, 20) else 0.9,
-        async_scheduling=release >= VllmVersion(0, 14),
+        async_scheduling=release >= VllmVersion(0, 14) and not gpu.is_host,
         scheduler_reserve_full_isl=has_option("scheduler_reserve_full_isl", version),
+        block_size=CPU_BLOCK_SIZE if gpu.is_host else 16,
     )
 
 
@@ -174,8 +194,48 @@ def num_offload_blocks(kv_offloading_gib: float, block_bytes: int, num_ranks: in
     return int(kv_offloading_gib * GIB) // row_bytes
 
 
-def _batch_limits(release: VllmVersion, gpu: GpuProfile) -> tuple[int, int]:
-    """Most tokens and most sequences of a batch, by the size of the GPU."""
+def subtracts_cuda_graphs(version: str) -> bool:
+    """Whether an engine takes an estimate of its CUDA graphs off the KV cache by default.
+
+    The estimate is often far above what the graphs take (vllm issues 45178, 53013), and
+    was 0 for dense models when they got another runner in 0.25 (issue 49224).
+
+    Source: the start-up log ("default since v0.21.0") and ``envs.py`` of 0.32.0
+    (``VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS``).
+    """
+    return parse_version(version) >= VllmVersion(0, 21)
+
+
+def is_hybrid_allocator_default(version: str) -> bool:
+    """Whether sliding-window and full layers are cached in groups of their own.
+
+    Before, all layers are billed as full attention. Layers that attend in chunks
+    (Llama 4) are so to this day.
+
+    Source: release notes of 0.9.1 (vllm pull 17996); 0.32.0 ``config/vllm.py``.
+    """
+    return parse_version(version) >= VllmVersion(0, 9, 1)
+
+
+def _is_doubled(performance_mode: str | None) -> bool:
+    if performance_mode not in (None, *PERFORMANCE_MODES):
+        raise ProfileError(
+            f"performance_mode is {performance_mode!r}; it must be one of"
+            f" {', '.join(PERFORMANCE_MODES)}; leave it out for balanced"
+        )
+    return performance_mode == "throughput"
+
+
+def _batch_limits(
+    release: VllmVersion, gpu: GpuProfile, num_gpus: int
+) -> tuple[int, int]:
+    """Most tokens and most sequences of a batch, by the kind and size of the GPU.
+
+    Source: vLLM 0.32.0 ``engine/arg_utils.py`` ``get_batch_defaults``; of the CPU backend
+    that version alone.
+    """
+    if gpu.is_host:
+        return 2048 * num_gpus, 128 * num_gpus
     if gpu.memory_gib >= 160 and release >= VllmVersion(0, 31):
         return 16384, 1024
     if gpu.memory_gib >= 70 and "a100" not in gpu.name.lower():

@@ -41,6 +41,18 @@ class VllmVersion:
         return f"{self.major}.{self.minor}.{self.patch}{post}"
 
 
+KV_CACHE_DTYPE_SINCE = {
+    "auto": VllmVersion(0, 0),
+    "fp8": VllmVersion(0, 4, 2),
+    "fp8_e4m3": VllmVersion(0, 5, 3),
+    "fp8_e5m2": VllmVersion(0, 5, 3),
+    "fp8_inc": VllmVersion(0, 10),
+    "bfloat16": VllmVersion(0, 11),
+    "float16": VllmVersion(0, 12),
+}
+"""First version with each; of ``float16`` only that it came after 0.11.1."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class V0Defaults:
     """What a v0 engine uses for an option that nobody set.
@@ -93,6 +105,28 @@ def installed_version() -> str | None:
         except (PackageNotFoundError, ProfileError):
             continue
     return None
+
+
+def uses_mla(version: str) -> bool:
+    """Whether latent attention is cached as latents, one for all heads, not as heads.
+
+    Source: release notes of 0.7.1 (about ten times the tokens of 0.7.0); before, vllm
+    issue 6211: 63,040 tokens of DeepSeek-Coder-V2-Lite with 0.5.1.
+    """
+    return parse_version(version) >= VllmVersion(0, 7, 1)
+
+
+def offered_kv_cache_dtypes(version: str) -> tuple[str, ...]:
+    """Choices of ``--kv-cache-dtype`` whose bytes are those of a plain number type.
+
+    Formats with scales inside the cache (``int8_per_token_head``, ``nvfp4`` and others)
+    are left out: 0.32 has them, but a block of them is not tokens times a width.
+
+    Source: vLLM docs 0.4.2, 0.5.3, 0.9.2, 0.10.0, 0.10.2 and 0.11.1, engine arguments and
+    ``config/cache``; 0.32.0 ``config/cache.py``.
+    """
+    release = parse_version(version)
+    return tuple(name for name, since in KV_CACHE_DTYPE_SINCE.items() if release >= since)
 
 
 def v0_support(version: str) -> V0Support:

@@ -26,6 +26,19 @@ def test_repeat_speed_prints_a_ratio() -> None:
     assert "ratio" in done.stdout
 
 
+def test_fidelity_meets_its_gates_as_the_docs_say() -> None:
+    """Sizes agree with published rows, and docs/fidelity.md holds what is printed."""
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "fidelity.py", "capacity"],
+        capture_output=True,
+        text=True,
+    )
+    docs = (BENCHMARKS.parent / "docs" / "fidelity.md").read_text(encoding="utf-8")
+
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr
+    assert [line for line in done.stdout.splitlines() if line not in docs] == []
+
+
 def test_load_trace_prints_time_and_memory() -> None:
     """The bundled trace is loaded, and what that took is said."""
     done = subprocess.run(

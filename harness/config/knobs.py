@@ -16,6 +16,10 @@ class GivenKnobs(TypedDict, total=False):
     """Knobs that somebody set; what is left out or None is open."""
 
     tensor_parallel_size: int
+    pipeline_parallel_size: int
+    enforce_eager: bool
+    num_draft_layers: int
+    performance_mode: str | None
     gpu_memory_utilization: float | None
     kv_cache_gib: float | None
     num_gpu_blocks_override: int | None

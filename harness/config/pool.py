@@ -1,13 +1,11 @@
 """The blocks of a run: planned from memory, and what there is to say of their number."""
 
-from collections.abc import Callable
-from functools import partial
-
 from harness.config.engine_config import EngineConfig
 from harness.config.knobs import GivenKnobs, Limits, Scheduling
-from profiles.capacity import BlockPlan, plan_blocks
+from profiles.capacity import BlockPlan, GivenSizes, plan_blocks
 from profiles.errors import CapacityError
 from profiles.gpu import GpuProfile
+from profiles.memory import Deployment
 from profiles.model import ModelProfile
 from profiles.vllm_v1 import num_offload_blocks
 
@@ -15,6 +13,7 @@ from profiles.vllm_v1 import num_offload_blocks
 def plan_pool(
     model: ModelProfile,
     gpu: GpuProfile,
+    vllm_version: str,
     knobs: GivenKnobs,
     limits: Limits,
     scheduling: Scheduling,
@@ -24,29 +23,51 @@ def plan_pool(
     Raises:
         CapacityError: No block fits, or a value means nothing.
     """
-    num_ranks = knobs.get("tensor_parallel_size", 1)
-    plan_of = partial(
-        plan_blocks,
-        model,
-        gpu,
+    deployment = deployment_of(vllm_version, knobs, limits)
+    given = given_sizes(model, knobs, limits, scheduling)
+    plan = plan_blocks(model, gpu, deployment, given)
+    if plan.source_of_num_gpu_blocks == "estimated":
+        return plan, None
+    return plan, _num_fitting(model, gpu, deployment)
+
+
+def deployment_of(vllm_version: str, knobs: GivenKnobs, limits: Limits) -> Deployment:
+    """What the memory of an engine depends on."""
+    return Deployment(
         block_size=limits.block_size,
         gpu_memory_utilization=limits.gpu_memory_utilization,
-        swap_space_gib=scheduling.swap_space or 0.0,
-        tensor_parallel_size=num_ranks,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_model_len=limits.max_model_len,
         max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        vllm_version=vllm_version,
+        enable_chunked_prefill=limits.enable_chunked_prefill,
+        tensor_parallel_size=knobs.get("tensor_parallel_size", 1),
+        pipeline_parallel_size=knobs.get("pipeline_parallel_size", 1),
+        enforce_eager=knobs.get("enforce_eager", False),
+        num_draft_layers=knobs.get("num_draft_layers", 0),
     )
+
+
+def given_sizes(
+    model: ModelProfile, knobs: GivenKnobs, limits: Limits, scheduling: Scheduling
+) -> GivenSizes:
+    """The sizes among the knobs.
+
+    Raises:
+        CapacityError: Not one block fits into the offload tier.
+    """
     num_cpu_blocks = knobs.get("num_cpu_blocks_override")
     offloading_gib = knobs.get("kv_offloading_size")
     if offloading_gib is not None:
+        num_ranks = knobs.get("tensor_parallel_size", 1)
         block_bytes = model.block_bytes(limits.block_size, num_ranks)
         num_cpu_blocks = num_offload_blocks(offloading_gib, block_bytes, num_ranks)
-    plan = plan_of(
+    return GivenSizes(
         kv_cache_gib=knobs.get("kv_cache_gib"),
         num_gpu_blocks_override=knobs.get("num_gpu_blocks_override"),
         num_cpu_blocks_override=num_cpu_blocks,
+        swap_space_gib=scheduling.swap_space or 0.0,
     )
-    return plan, _num_fitting(plan, plan_of)
 
 
 def note_on_pool(config: EngineConfig) -> list[str]:
@@ -60,11 +81,11 @@ def note_on_pool(config: EngineConfig) -> list[str]:
     ]
 
 
-def _num_fitting(plan: BlockPlan, plan_of: Callable[[], BlockPlan]) -> int | None:
+def _num_fitting(
+    model: ModelProfile, gpu: GpuProfile, deployment: Deployment
+) -> int | None:
     """Blocks that would fit where the number was given; None where the model does not."""
-    if plan.source_of_num_gpu_blocks == "estimated":
-        return None
     try:
-        return plan_of().num_gpu_blocks
+        return plan_blocks(model, gpu, deployment).num_gpu_blocks
     except CapacityError:
         return None

@@ -1,5 +1,6 @@
 """From the knobs that were given to a configuration."""
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Unpack
 
@@ -10,6 +11,7 @@ from harness.config.v0 import notes_v0, settle_v0
 from harness.config.v1 import notes_v1, settle_v1
 from harness.config.version import InForce, in_force
 from harness.errors import UsageError
+from profiles.errors import UnknownNameError
 from profiles.gpu import GpuProfile, load_gpu
 from profiles.model import ModelProfile, load_model
 
@@ -35,17 +37,44 @@ def resolve_config(
         raise UsageError(
             f"--engine {engine} is not there yet; this version has --engine sim only"
         )
-    _refuse_two_sources(chosen.policy, knobs)
+    refuse_two_sources(chosen.policy, knobs)
     model_profile, gpu_profile = load_model(model), load_gpu(gpu)
     _refuse_mixed_windows(model_profile)
-    if chosen.policy == "v0":
-        limits, scheduling = settle_v0(chosen, model_profile, knobs)
-        notes_of = notes_v0
-    else:
-        limits, scheduling = settle_v1(chosen, model_profile, gpu_profile, knobs)
-        notes_of = notes_v1
+    limits, scheduling = settle(chosen, model_profile, gpu_profile, knobs)
+    notes_of = notes_v0 if chosen.policy == "v0" else notes_v1
     config = _with_pool(chosen, model_profile, gpu_profile, knobs, limits, scheduling)
-    return replace(config, notes=(*chosen.notes, *notes_of(config, knobs)))
+    return replace(
+        config,
+        model=_reference(model, model_profile, load_model),
+        gpu=_reference(gpu, gpu_profile, load_gpu),
+        notes=(*chosen.notes, *notes_of(config, knobs)),
+    )
+
+
+def _reference(
+    given: str,
+    profile: ModelProfile | GpuProfile,
+    load: Callable[[str], ModelProfile | GpuProfile],
+) -> str:
+    """By what a profile is loaded again: its name, or the file that somebody gave."""
+    try:
+        return profile.name if load(profile.name) == profile else given
+    except UnknownNameError:
+        return given
+
+
+def settle(
+    chosen: InForce, model: ModelProfile, gpu: GpuProfile, knobs: GivenKnobs
+) -> tuple[Limits, Scheduling]:
+    """The knobs of an engine, none open any more.
+
+    Raises:
+        UsageError: A knob that the policy, or this version, does not have.
+        ConfigError: Knobs with which vLLM would not start.
+    """
+    if chosen.policy == "v0":
+        return settle_v0(chosen, model, knobs)
+    return settle_v1(chosen, model, gpu, knobs)
 
 
 def _with_pool(
@@ -56,7 +85,9 @@ def _with_pool(
     limits: Limits,
     scheduling: Scheduling,
 ) -> EngineConfig:
-    plan, num_fitting = plan_pool(model, gpu, knobs, limits, scheduling)
+    plan, num_fitting = plan_pool(
+        model, gpu, chosen.vllm_version, knobs, limits, scheduling
+    )
     return EngineConfig(
         policy=chosen.policy,
         engine="sim",
@@ -78,7 +109,13 @@ def _with_pool(
     )
 
 
-def _refuse_two_sources(policy: str, knobs: GivenKnobs) -> None:
+def refuse_two_sources(policy: str, knobs: GivenKnobs) -> None:
+    """Refuse two knobs that set the same number of blocks.
+
+    Raises:
+        UsageError: Names them.
+    """
+
     def given(*names: str) -> bool:
         return all(knobs.get(name) is not None for name in names)
 

@@ -45,6 +45,9 @@ def settle_v1(
         enable_chunked_prefill=knobs.get("enable_chunked_prefill"),
         max_num_seqs=knobs.get("max_num_seqs"),
         max_num_batched_tokens=knobs.get("max_num_batched_tokens"),
+        performance_mode=knobs.get("performance_mode"),
+        num_gpus=knobs.get("tensor_parallel_size", 1)
+        * knobs.get("pipeline_parallel_size", 1),
     )
     limits = Limits.filled(knobs, defaults, max_model_len)
     limits.check("vLLM's default is 0")

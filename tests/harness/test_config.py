@@ -128,15 +128,15 @@ def test_given_pool_too_small_for_one_sequence_is_a_note() -> None:
     [
         (
             {"gpu": "H100-80GB"},
-            r"--max-model-len (25056) (--enable-chunked-prefill)$",
+            r"--max-model-len (32208) (--enable-chunked-prefill)$",
         ),
         (
             {"gpu": "H100-80GB", "max_model_len": 32_000},
-            r"--max-model-len (6448)()$",
+            r"--max-model-len (6240)()$",
         ),
         (
             {"gpu": "H100-80GB", "max_model_len": 32_000, "enable_prefix_caching": True},
-            r"--max-model-len (6448)()$",
+            r"--max-model-len (6240)()$",
         ),
     ],
 )

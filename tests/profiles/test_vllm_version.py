@@ -1,6 +1,8 @@
 """Tests for :mod:`profiles.vllm_version`."""
 
+import csv
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
@@ -9,10 +11,14 @@ from profiles.vllm_version import (
     DEFAULT_V0_VERSION,
     VllmVersion,
     installed_version,
+    offered_kv_cache_dtypes,
     parse_version,
+    uses_mla,
     v0_defaults,
     v0_support,
 )
+
+KNOBS = Path(__file__).resolve().parents[1] / "data" / "published" / "vllm_knobs.csv"
 
 
 @pytest.mark.parametrize(
@@ -153,3 +159,52 @@ def test_installed_vllm_is_found_under_both_names(
     _Installed(monkeypatch, **versions)
 
     assert installed_version() == found
+
+
+def test_v0_defaults_are_the_published_ones() -> None:
+    """Each version of v0 alone has the defaults that its row in the table says."""
+    with KNOBS.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["engines"] == "v0"]
+
+    assert len(rows) == 2
+    for row in rows:
+        known = v0_defaults(row["vllm"], max_model_len=8192)
+        chunked = v0_defaults(
+            row["vllm"], max_model_len=8192, enable_chunked_prefill=True
+        )
+        assert known.gpu_memory_utilization == float(
+            row["gpu_memory_utilization_default"]
+        )
+        assert row["max_num_batched_tokens_default"] == (
+            f"max(max_model_len, 2048); {chunked.max_num_batched_tokens} with chunked"
+            " prefill"
+        )
+        assert known.max_num_batched_tokens == 8192
+        assert str(known.max_num_seqs) == row["max_num_seqs_default"]
+        assert row["prefix_caching_default"] == "off"
+        assert not known.enable_prefix_caching
+        assert row["block_size_default"].startswith(f"{known.block_size} ")
+        assert row["watermark"] == f"v0 built-in {known.watermark}"
+        assert row["swap_space"] == "works in v0"
+
+
+def test_latents_are_cached_since_0_7_1() -> None:
+    """0.7.0 still expanded latent attention to all heads."""
+    assert uses_mla("0.7.1")
+    assert not uses_mla("0.7.0")
+
+
+@pytest.mark.parametrize(
+    ("version", "dtypes"),
+    [
+        ("0.4.2", "auto fp8"),
+        ("0.6.3", "auto fp8 fp8_e4m3 fp8_e5m2"),
+        ("0.9.2", "auto fp8 fp8_e4m3 fp8_e5m2"),
+        ("0.10.2", "auto fp8 fp8_e4m3 fp8_e5m2 fp8_inc"),
+        ("0.11.1", "auto fp8 fp8_e4m3 fp8_e5m2 fp8_inc bfloat16"),
+        ("0.32.0", "auto fp8 fp8_e4m3 fp8_e5m2 fp8_inc bfloat16 float16"),
+    ],
+)
+def test_kv_cache_dtypes_grew(version: str, dtypes: str) -> None:
+    """The choices are those of the documentation of each version."""
+    assert offered_kv_cache_dtypes(version) == tuple(dtypes.split())

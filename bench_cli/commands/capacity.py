@@ -1,0 +1,140 @@
+"""``blockbench capacity``: say how many KV blocks fit, and where the memory goes."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench_cli import options
+from bench_cli.capacity_screen import capacity_document, print_capacity
+from bench_cli.document import deliver
+from bench_cli.tables import TableStyle
+
+if TYPE_CHECKING:
+    from harness.config.knobs import GivenKnobs
+    from harness.sizing import Sizer
+    from profiles.startup_log import StartupLog
+
+
+def capacity(
+    model: options.Model = "meta-llama/Llama-3.1-8B",
+    gpu: options.Gpu = "H100-80GB",
+    tensor_parallel_size: options.TensorParallelSize = 1,
+    pipeline_parallel_size: options.PipelineParallelSize = 1,
+    dtype: options.Dtype = None,
+    quantization: options.QuantizationMethod = None,
+    kv_cache_dtype: options.KvCacheDtype = None,
+    vllm_version: options.VllmVersion = None,
+    policy: options.PolicyName = None,
+    performance_mode: options.PerformanceModeName = None,
+    gpu_memory_utilization: options.GpuMemoryUtilization = None,
+    kv_cache_gib: options.KvCacheGib = None,
+    num_gpu_blocks_override: options.NumGpuBlocks = None,
+    num_cpu_blocks_override: options.NumCpuBlocks = None,
+    block_size: options.BlockSize = None,
+    swap_space: options.SwapSpace = None,
+    kv_offloading_size: options.KvOffloadingSize = None,
+    enable_prefix_caching: options.PrefixCaching = None,
+    enable_chunked_prefill: options.ChunkedPrefill = None,
+    async_scheduling: options.AsyncScheduling = None,
+    max_model_len: options.MaxModelLen = None,
+    max_num_seqs: options.MaxNumSeqs = None,
+    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
+    enforce_eager: options.EnforceEager = False,
+    num_draft_layers: options.NumDraftLayers = 0,
+    host_memory_gib: options.HostMemoryGib = None,
+    kv_tokens: options.KvTokens = None,
+    from_log: options.FromLog = None,
+    vary: options.Vary = None,
+    as_json: options.AsJson = False,
+    output: options.DocumentFile = None,
+    table: options.Table = TableStyle.RICH,
+) -> None:
+    """Say how many KV blocks fit, and where the memory goes."""
+    from bench_cli.variation import parse_variation
+    from harness.config.resolve import refuse_two_sources
+    from harness.sizing import Sizer, refuse_beyond_host
+
+    variation = None if vary is None else parse_variation(vary)
+    knobs: GivenKnobs = {
+        "tensor_parallel_size": tensor_parallel_size,
+        "pipeline_parallel_size": pipeline_parallel_size,
+        "gpu_memory_utilization": gpu_memory_utilization,
+        "kv_cache_gib": kv_cache_gib,
+        "num_gpu_blocks_override": num_gpu_blocks_override,
+        "num_cpu_blocks_override": num_cpu_blocks_override,
+        "block_size": block_size,
+        "swap_space": swap_space,
+        "kv_offloading_size": kv_offloading_size,
+        "enable_prefix_caching": enable_prefix_caching,
+        "enable_chunked_prefill": enable_chunked_prefill,
+        "async_scheduling": async_scheduling,
+        "max_model_len": max_model_len,
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "enforce_eager": enforce_eager,
+        "num_draft_layers": num_draft_layers,
+        "performance_mode": performance_mode.value if performance_mode else None,
+    }
+    sizer = Sizer(
+        model=model,
+        gpu=gpu,
+        policy=policy.value if policy else None,
+        vllm_version=vllm_version,
+        log=None if from_log is None else read_log(from_log, knobs),
+        dtype=dtype,
+        quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
+    )
+    refuse_two_sources(sizer.policy, knobs)
+    sizing = sizer.size(**knobs)
+    if host_memory_gib is not None:
+        refuse_beyond_host(sizing, host_memory_gib)
+    utilization = None
+    if kv_tokens is not None:
+        utilization = sizer.smallest_utilization(kv_tokens, **knobs)
+    rows = []
+    if variation is not None:
+        rows = [
+            size_one(sizer, {**knobs, variation.knob: value}, variation.knob, value)
+            for value in variation.values
+        ]
+    document = capacity_document(sizing, utilization, rows)
+    deliver(document, as_json=as_json, output=output)
+    if not as_json:
+        print_capacity(document, table)
+
+
+def read_log(path: Path, knobs: "GivenKnobs") -> "StartupLog":
+    """What a server printed at its start; its utilization counts where none was given.
+
+    Raises:
+        UsageError: The number of blocks was given as well.
+    """
+    from harness.errors import UsageError
+    from profiles.startup_log import read_startup_log
+
+    for name in ("kv_cache_gib", "num_gpu_blocks_override"):
+        if knobs.get(name) is not None:
+            raise UsageError(
+                f"--from-log and --{name.replace('_', '-')} both set the number of GPU"
+                " blocks; give one of them"
+            )
+    log = read_startup_log(path)
+    if knobs.get("gpu_memory_utilization") is None:
+        knobs["gpu_memory_utilization"] = log.gpu_memory_utilization
+    if knobs.get("block_size") is None:
+        knobs["block_size"] = log.block_size
+    return log
+
+
+def size_one(
+    sizer: "Sizer", knobs: dict[str, Any], knob: str, value: float
+) -> dict[str, Any]:
+    """One row of a variation; what does not fit says why."""
+    from bench_cli.capacity_screen import sizing_figures
+    from harness.errors import ConfigError
+    from profiles.errors import CapacityError
+
+    try:
+        return {knob: value, **sizing_figures(sizer.size(**knobs)), "error": None}
+    except (CapacityError, ConfigError) as error:
+        return {knob: value, "error": str(error)}

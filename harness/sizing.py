@@ -1,0 +1,387 @@
+"""How many blocks fit, and the questions around it.
+
+The knobs are settled as for a run; nothing is replayed.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+from harness.config.knobs import GivenKnobs, Scheduling
+from harness.config.pool import deployment_of, given_sizes
+from harness.config.resolve import settle
+from harness.config.version import in_force
+from harness.errors import ConfigError
+from profiles.capacity import BlockPlan, blocks_in, plan_blocks, rank_layouts
+from profiles.errors import CapacityError
+from profiles.gpu import GpuProfile, load_gpu
+from profiles.memory import GIB, Budget, Deployment
+from profiles.model import ModelProfile, load_model
+from profiles.startup_log import StartupLog
+from profiles.vllm_version import LONG_CONTEXT_TOKENS, VllmVersion, parse_version
+
+NULL_BLOCK_COUNTED_SINCE = VllmVersion(0, 25)
+"""From here on the check at start knows that one block is never handed out.
+
+Source: vllm pull 47272, merged in July 2026, which 0.32.0 has; 0.25 is the first release
+that can have it.
+"""
+
+TOKENS_BY_CONCURRENCY_SINCE = VllmVersion(0, 27)
+"""From here on the tokens printed are those of as many longest requests as fit.
+
+Source: vllm issue 51041; 0.32.0 ``v1/core/kv_cache_utils.py``.
+"""
+
+SPARE_GIB = 0.15
+"""What has to stay free beside CUDA graphs.
+
+Source: vllm issue 57475, where a capture asked for 136 MiB and found 121.
+"""
+
+
+MOST_OF_HOST = 0.7
+"""Share of the host's memory that CPU blocks may take.
+
+Source: vLLM 0.5.5 ``config.py``.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """What an engine would have, and what that is good for.
+
+    Attributes:
+        kv_cache_tokens: Tokens that its KV cache holds, as vLLM prints them.
+        max_concurrency: Requests of ``max_model_len`` that fit, as vLLM prints it.
+        max_model_len_that_fits: The longest with which it starts; None if with none.
+        headroom_gib: Memory of a GPU that neither the budget nor CUDA graphs take.
+        notes: What the user should know.
+    """
+
+    policy: str
+    model: ModelProfile
+    gpu: GpuProfile
+    deployment: Deployment
+    scheduling: Scheduling
+    plan: BlockPlan
+    kv_cache_tokens: int
+    max_concurrency: float
+    max_model_len_that_fits: int | None
+    headroom_gib: float
+    notes: tuple[str, ...]
+
+    @property
+    def starts(self) -> bool:
+        """Whether one request of ``max_model_len`` fits, as vLLM asks at start."""
+        return _starts(self.deployment, self.scheduling, self.plan)
+
+    @property
+    def host_memory_gib(self) -> float:
+        """CPU memory for blocks, all GPUs together."""
+        swap_gib = (self.scheduling.swap_space or 0.0) * self.deployment.num_gpus
+        return swap_gib + self.scheduling.kv_offloading_size
+
+
+class Sizer:
+    """Sizes one model on one kind of GPU under changing knobs.
+
+    Args:
+        model: A name, or the path of a profile.
+        gpu: The same.
+        policy: ``v0`` or ``v1``; by the version if not given.
+        vllm_version: The installed one, else the newest known, if not given.
+        log: What such an engine printed at start, with the knobs of the first sizing.
+        dtype: Of the weights.
+        quantization: The same.
+        kv_cache_dtype: Of the KV cache.
+
+    Raises:
+        ProfileError: An unknown name, version or type.
+        UsageError: A policy that does not cover the version.
+        ConfigError: A KV cache of fp8 on a GPU that has none.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        gpu: str,
+        policy: str | None = None,
+        vllm_version: str | None = None,
+        log: StartupLog | None = None,
+        dtype: str | None = None,
+        quantization: str | None = None,
+        kv_cache_dtype: str | None = None,
+    ) -> None:
+        if log is not None and vllm_version is None:
+            vllm_version = log.vllm_version
+        self._chosen = in_force(policy, vllm_version)
+        self.model = load_model(model).with_types(
+            dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype
+        )
+        self.gpu = load_gpu(gpu)
+        if log is not None and log.total_gpu_gib is not None:
+            self.gpu = replace(self.gpu, memory_gib=log.total_gpu_gib)
+        if self.model.bytes_per_kv == 1 and not self.gpu.takes_fp8_cache:
+            raise ConfigError(
+                f"{self.gpu.name} has no attention that reads a KV cache of fp8; leave"
+                " out --kv-cache-dtype, or choose a GPU of compute capability 8.0 or more"
+            )
+        self._log = log
+        self._correction_gib: float | None = None
+
+    @property
+    def policy(self) -> str:
+        """Whose scheduler and block manager are sized."""
+        return self._chosen.policy
+
+    def size(self, **knobs: Unpack[GivenKnobs]) -> Sizing:
+        """Size an engine with these knobs; the first time also by the log.
+
+        Raises:
+            UsageError: A knob that the policy, or this version, does not have.
+            ConfigError: Knobs with which vLLM would not start.
+            CapacityError: No block fits.
+        """
+        if self._log is not None and self._correction_gib is None:
+            deployment, scheduling, plan = self._plan_as_printed(knobs, self._log)
+        else:
+            deployment, scheduling, plan = self._plan(knobs)
+        return Sizing(
+            policy=self._chosen.policy,
+            model=self.model,
+            gpu=self.gpu,
+            deployment=deployment,
+            scheduling=scheduling,
+            plan=plan,
+            kv_cache_tokens=_num_tokens(deployment, scheduling, plan),
+            max_concurrency=_max_concurrency(deployment, scheduling, plan),
+            max_model_len_that_fits=self._longest_that_fits(knobs),
+            headroom_gib=_headroom_gib(self.gpu, deployment, plan.budget),
+            notes=(*self._chosen.notes, *_notes(self.gpu, deployment, plan)),
+        )
+
+    def smallest_utilization(self, num_tokens: int, **knobs: Unpack[GivenKnobs]) -> float:
+        """The smallest utilization, in whole hundredths, that holds so many tokens.
+
+        Raises:
+            CapacityError: None does.
+        """
+        _, _, plan = self._plan({**knobs, "gpu_memory_utilization": 1.0})
+        layout = plan.layout
+        num_blocks = -(-num_tokens // layout.block_size) * layout.num_groups
+        needed_gib = num_blocks * layout.block_bytes / GIB
+        missing_gib = needed_gib - plan.budget.kv_cache_gib
+        hundredths = 100 + math.ceil(100 * missing_gib / self.gpu.memory_gib)
+        if hundredths > 100:
+            raise CapacityError(
+                f"{num_tokens:,} tokens take {needed_gib:.2f} GiB on each GPU",
+                f"{plan.budget.kv_cache_gib:.2f} GiB are left at utilization 1",
+                "raise tensor_parallel_size, or keep fewer tokens",
+            )
+        return max(hundredths, 1) / 100
+
+    def _plan(self, knobs: GivenKnobs) -> tuple[Deployment, Scheduling, BlockPlan]:
+        limits, scheduling = settle(self._chosen, self.model, self.gpu, knobs)
+        deployment = deployment_of(self._chosen.vllm_version, knobs, limits)
+        if self.gpu.is_host:
+            _refuse_open_cache(knobs)
+        given = given_sizes(self.model, knobs, limits, scheduling)
+        given = replace(given, correction_gib=self._correction_gib)
+        return (
+            deployment,
+            scheduling,
+            plan_blocks(self.model, self.gpu, deployment, given),
+        )
+
+    def _plan_as_printed(
+        self, knobs: GivenKnobs, log: StartupLog
+    ) -> tuple[Deployment, Scheduling, BlockPlan]:
+        """The plan with what the log says; what it does not say is corrected by it."""
+        limits, _ = settle(self._chosen, self.model, self.gpu, knobs)
+        deployment = deployment_of(self._chosen.vllm_version, knobs, limits)
+        num_blocks = _printed_blocks(self.model, deployment, log)
+        known: GivenKnobs = {**knobs, "num_gpu_blocks_override": num_blocks}
+        deployment, scheduling, plan = self._plan(known)
+        kv_cache_gib = plan.kv_cache_gib
+        if log.kv_cache_gib is not None:
+            kv_cache_gib = min(log.kv_cache_gib, kv_cache_gib + plan.block_bytes / GIB)
+        self._correction_gib = plan.budget.corrected(kv_cache_gib).correction_gib
+        printed = _printed_parts(log)
+        return (
+            deployment,
+            scheduling,
+            replace(
+                plan,
+                kv_cache_gib=kv_cache_gib,
+                budget=replace(plan.budget, **printed).corrected(kv_cache_gib),
+                source_of_num_gpu_blocks="log",
+            ),
+        )
+
+    def _longest_that_fits(self, knobs: GivenKnobs) -> int | None:
+        """The longest ``max_model_len`` that starts.
+
+        The batch limits follow it where nobody set them, and above 32,768 tokens v0 turns
+        to chunks: a longer one may leave more room. On either side of that longer is
+        tighter.
+        """
+
+        def starts(max_model_len: int) -> bool:
+            changed: GivenKnobs = {**knobs, "max_model_len": max_model_len}
+            try:
+                return _starts(*self._plan(changed))
+            except (ConfigError, CapacityError):
+                return False
+
+        longest = self.model.max_model_len
+        found = _last_true(starts, LONG_CONTEXT_TOKENS + 1, longest)
+        return found or _last_true(starts, 1, min(LONG_CONTEXT_TOKENS, longest))
+
+
+def _last_true(is_true: Callable[[int], bool], low: int, high: int) -> int | None:
+    """The last number from ``low`` to ``high`` for which it holds; the first ones do."""
+    if low > high or not is_true(low):
+        return None
+    while low < high:
+        middle = (low + high + 1) // 2
+        if is_true(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _printed_blocks(model: ModelProfile, deployment: Deployment, log: StartupLog) -> int:
+    """Blocks of a GPU as the log says, or as follows from the tokens or memory in it.
+
+    Raises:
+        CapacityError: The log says nothing of them, or that there were none.
+    """
+    layout = rank_layouts(model, deployment)[0]
+    num_blocks = log.num_gpu_blocks
+    # With several groups tokens are those of the longest requests, not of blocks.
+    has_tokens = log.kv_tokens_reliable is not False and layout.num_groups == 1
+    if num_blocks is None and has_tokens and log.kv_cache_tokens is not None:
+        num_blocks = log.kv_cache_tokens // layout.block_size
+    if num_blocks is None and log.kv_cache_gib is not None:
+        num_blocks = blocks_in(log.kv_cache_gib, layout.block_bytes)
+    if num_blocks is None:
+        raise CapacityError(
+            "the log names neither blocks nor tokens nor memory of the KV cache",
+            "one of them has to be there",
+            "give the whole output of the start, or --kv-cache-gib",
+        )
+    if num_blocks < 1:
+        raise CapacityError(
+            f"the log says that {num_blocks} blocks fitted",
+            "an engine needs at least one",
+            "raise gpu_memory_utilization or tensor_parallel_size",
+        )
+    return num_blocks
+
+
+def _printed_parts(log: StartupLog) -> dict[str, Any]:
+    """What the log says of where the memory went."""
+    printed = {
+        "weights_gib": log.weights_gib,
+        "activation_gib": log.activation_gib,
+        "non_torch_gib": log.non_torch_gib,
+        "cuda_graph_gib": log.cuda_graph_gib,
+    }
+    return {name: value for name, value in printed.items() if value is not None}
+
+
+def _step_tokens(deployment: Deployment, scheduling: Scheduling) -> int:
+    """Most tokens of a request that are being computed at a time."""
+    num_batches = 2 if scheduling.async_scheduling else 1
+    return num_batches * deployment.max_num_batched_tokens
+
+
+def _request_blocks(
+    deployment: Deployment, scheduling: Scheduling, plan: BlockPlan
+) -> int:
+    return plan.layout.num_request_blocks(
+        deployment.max_model_len, _step_tokens(deployment, scheduling)
+    )
+
+
+def _starts(deployment: Deployment, scheduling: Scheduling, plan: BlockPlan) -> bool:
+    """Whether a request of ``max_model_len`` fits, as vLLM asks at start."""
+    release = parse_version(deployment.vllm_version)
+    num_reserved = 1 if release >= NULL_BLOCK_COUNTED_SINCE else 0
+    num_needed = _request_blocks(deployment, scheduling, plan)
+    return num_needed <= plan.num_gpu_blocks - num_reserved
+
+
+def _max_concurrency(
+    deployment: Deployment, scheduling: Scheduling, plan: BlockPlan
+) -> float:
+    """Requests of the full length that fit, as vLLM prints them."""
+    return plan.num_gpu_blocks / _request_blocks(deployment, scheduling, plan)
+
+
+def _num_tokens(deployment: Deployment, scheduling: Scheduling, plan: BlockPlan) -> int:
+    release = parse_version(deployment.vllm_version)
+    if plan.layout.num_groups > 1 and release >= TOKENS_BY_CONCURRENCY_SINCE:
+        concurrency = _max_concurrency(deployment, scheduling, plan)
+        return int(concurrency * deployment.max_model_len)
+    return plan.layout.num_tokens(plan.num_gpu_blocks)
+
+
+def _headroom_gib(gpu: GpuProfile, deployment: Deployment, budget: Budget) -> float:
+    """Memory outside the budget, less graphs that the budget does not hold."""
+    outside_gib = gpu.memory_gib * (1 - deployment.gpu_memory_utilization)
+    return outside_gib - (0.0 if budget.is_graph_counted else budget.cuda_graph_gib)
+
+
+def _notes(gpu: GpuProfile, deployment: Deployment, plan: BlockPlan) -> list[str]:
+    notes = []
+    headroom_gib = _headroom_gib(gpu, deployment, plan.budget)
+    if headroom_gib < SPARE_GIB:
+        spare = SPARE_GIB - headroom_gib
+        utilization = deployment.gpu_memory_utilization - spare / gpu.memory_gib
+        notes.append(
+            f"CUDA graphs take about {plan.budget.cuda_graph_gib:.2f} GiB, and"
+            f" utilization {deployment.gpu_memory_utilization:g} leaves"
+            f" {headroom_gib:.2f} GiB beside them:"
+            f" {math.floor(100 * utilization) / 100:g} leaves {SPARE_GIB} GiB"
+        )
+    most_tokens = deployment.max_num_seqs * deployment.max_model_len
+    num_tokens = plan.layout.num_tokens(plan.num_gpu_blocks)
+    if num_tokens > most_tokens:
+        notes.append(
+            f"{deployment.max_num_seqs:,} sequences of {deployment.max_model_len:,}"
+            f" tokens can fill {most_tokens:,} of {num_tokens:,} tokens: the rest only"
+            " keeps prefixes, or a lower utilization frees it"
+        )
+    return notes
+
+
+def refuse_beyond_host(sizing: Sizing, host_memory_gib: float) -> None:
+    """Refuse CPU blocks that the host has no memory for.
+
+    Raises:
+        ConfigError: They take more than vLLM allows.
+
+    Source: vLLM 0.5.5 ``config.py`` ``verify_with_parallel_config``.
+    """
+    share = sizing.host_memory_gib / host_memory_gib if host_memory_gib > 0 else math.inf
+    if share > MOST_OF_HOST:
+        raise ConfigError(
+            f"the CPU blocks of {sizing.deployment.num_gpus} GPUs take"
+            f" {sizing.host_memory_gib:g} of {host_memory_gib:g} GiB of host memory, more"
+            f" than {MOST_OF_HOST:.0%}; lower --swap-space or --kv-offloading-size"
+        )
+
+
+def _refuse_open_cache(knobs: GivenKnobs) -> None:
+    """Refuse to guess what is free in a host's memory."""
+    given = (knobs.get("kv_cache_gib"), knobs.get("num_gpu_blocks_override"))
+    if given == (None, None):
+        raise ConfigError(
+            "on the CPU the KV cache is what VLLM_CPU_KVCACHE_SPACE says, or a share of"
+            " what is free at the start; give --kv-cache-gib"
+        )
