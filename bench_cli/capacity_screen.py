@@ -25,6 +25,7 @@ SOURCES = {
 KEYS = ("key", "value")
 VARIED = (
     ("num_gpu_blocks", "blocks"),
+    ("num_cpu_blocks", "CPU blocks"),
     ("kv_cache_tokens", "tokens"),
     ("kv_cache_gib", "KV GiB"),
     ("max_concurrency", "concurrency"),
@@ -101,6 +102,9 @@ def print_capacity(document: Document, style: TableStyle) -> None:
     varied = document["vary"]
     headers, rows = _varied_table(varied) if varied else (KEYS, flatten(document))
     if style is not TableStyle.RICH:
+        if varied:
+            headers = (*headers, "error")
+            rows = [(*row, one["error"]) for row, one in zip(rows, varied, strict=True)]
         print(render_table(headers, rows, style))
         return
     from bench_cli.console import Screen

@@ -8,6 +8,9 @@ from harness.errors import UsageError
 NUM_POINTS = 9
 """Values of a range of shares, its ends included."""
 
+MOST_VALUES = 200
+"""Rows that somebody reads."""
+
 WHOLE_KNOBS = (
     "block_size",
     "max_model_len",
@@ -61,10 +64,13 @@ def _whole_values(text: str) -> tuple[int, ...]:
     low, high, step = _range(text)
     if high is None:
         return tuple(_whole(part) for part in text.split(","))
-    values = [_whole(low)]
-    end = _whole(high)
-    while (following := values[-1] + _whole(step) if step else 2 * values[-1]) <= end:
-        values.append(following)
+    begin, end = _whole(low), _whole(high)
+    if step is not None:
+        _refuse_many((end - begin) / _whole(step))
+        return tuple(range(begin, end + 1, _whole(step)))
+    values = [begin]
+    while 2 * values[-1] <= end:
+        values.append(2 * values[-1])
     return tuple(values)
 
 
@@ -73,13 +79,15 @@ def _share_values(text: str) -> tuple[float, ...]:
     if high is None:
         return tuple(_number(part) for part in text.split(","))
     begin, width = _number(low), _number(high) - _number(low)
-    if step is None:
-        num_steps = NUM_POINTS - 1 if width > 0 else 0
-        return tuple(
-            round(begin + width * i / (NUM_POINTS - 1), 6) for i in range(num_steps + 1)
-        )
-    num_steps = int(width / _number(step) + 1e-9)
-    return tuple(round(begin + i * _number(step), 6) for i in range(num_steps + 1))
+    by = width / (NUM_POINTS - 1) if step is None else _number(step)
+    num_steps = int(width / by + 1e-9) if by else 0
+    _refuse_many(num_steps)
+    return tuple(round(begin + by * place, 6) for place in range(num_steps + 1))
+
+
+def _refuse_many(num_steps: float) -> None:
+    if num_steps >= MOST_VALUES:
+        raise UsageError(f"--vary takes at most {MOST_VALUES} values; take larger steps")
 
 
 def _range(text: str) -> tuple[str, str | None, str | None]:

@@ -12,8 +12,14 @@ from harness.config.knobs import GivenKnobs, Scheduling
 from harness.config.pool import deployment_of, given_sizes
 from harness.config.resolve import settle
 from harness.config.version import in_force
-from harness.errors import ConfigError
-from profiles.capacity import BlockPlan, blocks_in, plan_blocks, rank_layouts
+from harness.errors import ConfigError, UsageError
+from profiles.capacity import (
+    MAX_BLOCKS,
+    BlockPlan,
+    blocks_in,
+    plan_blocks,
+    rank_layouts,
+)
 from profiles.errors import CapacityError
 from profiles.gpu import GpuProfile, load_gpu
 from profiles.memory import GIB, Budget, Deployment
@@ -122,8 +128,8 @@ class Sizer:
             dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype
         )
         self.gpu = load_gpu(gpu)
-        if log is not None and log.total_gpu_gib is not None:
-            self.gpu = replace(self.gpu, memory_gib=log.total_gpu_gib)
+        if log is not None and (log.total_gpu_gib or 0.0) > 0:
+            self.gpu = replace(self.gpu, memory_gib=log.total_gpu_gib or 0.0)
         if self.model.bytes_per_kv == 1 and not self.gpu.takes_fp8_cache:
             raise ConfigError(
                 f"{self.gpu.name} has no attention that reads a KV cache of fp8; leave"
@@ -160,35 +166,50 @@ class Sizer:
             max_concurrency=_max_concurrency(deployment, scheduling, plan),
             max_model_len_that_fits=self._longest_that_fits(knobs),
             headroom_gib=_headroom_gib(self.gpu, deployment, plan.budget),
-            notes=(*self._chosen.notes, *_notes(self.gpu, deployment, plan)),
+            notes=(
+                *self._chosen.notes,
+                *(self._log.notes if self._log is not None else ()),
+                *_notes(self.gpu, deployment, plan),
+            ),
         )
 
     def smallest_utilization(self, num_tokens: int, **knobs: Unpack[GivenKnobs]) -> float:
         """The smallest utilization, in whole hundredths, that holds so many tokens.
 
         Raises:
+            UsageError: The size of the pool is given.
             CapacityError: None does.
         """
-        _, _, plan = self._plan({**knobs, "gpu_memory_utilization": 1.0})
-        layout = plan.layout
-        num_blocks = -(-num_tokens // layout.block_size) * layout.num_groups
-        needed_gib = num_blocks * layout.block_bytes / GIB
-        missing_gib = needed_gib - plan.budget.kv_cache_gib
-        hundredths = 100 + math.ceil(100 * missing_gib / self.gpu.memory_gib)
-        if hundredths > 100:
-            raise CapacityError(
-                f"{num_tokens:,} tokens take {needed_gib:.2f} GiB on each GPU",
-                f"{plan.budget.kv_cache_gib:.2f} GiB are left at utilization 1",
-                "raise tensor_parallel_size, or keep fewer tokens",
+        if (knobs.get("kv_cache_gib"), knobs.get("num_gpu_blocks_override")) != (
+            None,
+        ) * 2:
+            raise UsageError(
+                "--kv-tokens asks for a utilization, and --kv-cache-gib and"
+                " --num-gpu-blocks-override set the pool whatever it is; leave them out"
             )
-        return max(hundredths, 1) / 100
+
+        def falls_short(hundredths: int) -> bool:
+            share = hundredths / 100
+            try:
+                found = self._plan({**knobs, "gpu_memory_utilization": share})
+            except CapacityError:
+                return True
+            return _num_tokens(*found) < num_tokens
+
+        if not falls_short(100):
+            return ((_last_true(falls_short, 1, 99) or 0) + 1) / 100
+        raise CapacityError(
+            f"{num_tokens:,} tokens do not fit on each GPU",
+            "not even utilization 1 holds them",
+            "raise tensor_parallel_size, or keep fewer tokens",
+        )
 
     def _plan(self, knobs: GivenKnobs) -> tuple[Deployment, Scheduling, BlockPlan]:
         limits, scheduling = settle(self._chosen, self.model, self.gpu, knobs)
         deployment = deployment_of(self._chosen.vllm_version, knobs, limits)
         if self.gpu.is_host:
             _refuse_open_cache(knobs)
-        given = given_sizes(self.model, knobs, limits, scheduling)
+        given = given_sizes(self.model, deployment, knobs, scheduling)
         given = replace(given, correction_gib=self._correction_gib)
         return (
             deployment,
@@ -274,11 +295,11 @@ def _printed_blocks(model: ModelProfile, deployment: Deployment, log: StartupLog
             "one of them has to be there",
             "give the whole output of the start, or --kv-cache-gib",
         )
-    if num_blocks < 1:
+    if not 1 <= num_blocks <= MAX_BLOCKS:
         raise CapacityError(
-            f"the log says that {num_blocks} blocks fitted",
-            "an engine needs at least one",
-            "raise gpu_memory_utilization or tensor_parallel_size",
+            f"the log says that {num_blocks:,} blocks fitted",
+            f"an engine needs at least one, and {MAX_BLOCKS:,} are the most",
+            "raise gpu_memory_utilization or tensor_parallel_size, or mend the log",
         )
     return num_blocks
 
@@ -291,7 +312,8 @@ def _printed_parts(log: StartupLog) -> dict[str, Any]:
         "non_torch_gib": log.non_torch_gib,
         "cuda_graph_gib": log.cuda_graph_gib,
     }
-    return {name: value for name, value in printed.items() if value is not None}
+    # vLLM has printed graphs below 0, where something else was freed meanwhile.
+    return {name: max(0.0, gib) for name, gib in printed.items() if gib is not None}
 
 
 def _step_tokens(deployment: Deployment, scheduling: Scheduling) -> int:
@@ -364,12 +386,14 @@ def refuse_beyond_host(sizing: Sizing, host_memory_gib: float) -> None:
     """Refuse CPU blocks that the host has no memory for.
 
     Raises:
+        UsageError: A host without memory.
         ConfigError: They take more than vLLM allows.
 
     Source: vLLM 0.5.5 ``config.py`` ``verify_with_parallel_config``.
     """
-    share = sizing.host_memory_gib / host_memory_gib if host_memory_gib > 0 else math.inf
-    if share > MOST_OF_HOST:
+    if not 0 < host_memory_gib < math.inf:
+        raise UsageError(f"--host-memory-gib is {host_memory_gib:g}; it must exceed 0")
+    if sizing.host_memory_gib > MOST_OF_HOST * host_memory_gib:
         raise ConfigError(
             f"the CPU blocks of {sizing.deployment.num_gpus} GPUs take"
             f" {sizing.host_memory_gib:g} of {host_memory_gib:g} GiB of host memory, more"

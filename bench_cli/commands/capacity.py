@@ -1,5 +1,6 @@
 """``blockbench capacity``: say how many KV blocks fit, and where the memory goes."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,9 @@ from bench_cli.document import deliver
 from bench_cli.tables import TableStyle
 
 if TYPE_CHECKING:
+    from bench_cli.variation import Variation
     from harness.config.knobs import GivenKnobs
-    from harness.sizing import Sizer
+    from harness.sizing import Sizer, Sizing
     from profiles.startup_log import StartupLog
 
 
@@ -85,7 +87,7 @@ def capacity(
         kv_cache_dtype=kv_cache_dtype,
     )
     refuse_two_sources(sizer.policy, knobs)
-    sizing = sizer.size(**knobs)
+    sizing = size_first(sizer, knobs, variation)
     if host_memory_gib is not None:
         refuse_beyond_host(sizing, host_memory_gib)
     utilization = None
@@ -124,6 +126,30 @@ def read_log(path: Path, knobs: "GivenKnobs") -> "StartupLog":
     if knobs.get("block_size") is None:
         knobs["block_size"] = log.block_size
     return log
+
+
+def size_first(
+    sizer: "Sizer", knobs: "GivenKnobs", variation: "Variation | None"
+) -> "Sizing":
+    """Size with the knobs as given; where that fails, with the first value that does not.
+
+    Raises:
+        CapacityError: No block fits, with any value.
+        ConfigError: vLLM would not start, with any value.
+    """
+    from harness.errors import ConfigError
+    from profiles.errors import CapacityError
+
+    try:
+        return sizer.size(**knobs)
+    except (CapacityError, ConfigError):
+        if variation is None:
+            raise
+        for value in variation.values:
+            changed: Any = {**knobs, variation.knob: value}
+            with suppress(CapacityError, ConfigError):
+                return sizer.size(**changed)
+        raise
 
 
 def size_one(

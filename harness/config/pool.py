@@ -2,7 +2,7 @@
 
 from harness.config.engine_config import EngineConfig
 from harness.config.knobs import GivenKnobs, Limits, Scheduling
-from profiles.capacity import BlockPlan, GivenSizes, plan_blocks
+from profiles.capacity import BlockPlan, GivenSizes, plan_blocks, rank_layouts
 from profiles.errors import CapacityError
 from profiles.gpu import GpuProfile
 from profiles.memory import Deployment
@@ -24,7 +24,7 @@ def plan_pool(
         CapacityError: No block fits, or a value means nothing.
     """
     deployment = deployment_of(vllm_version, knobs, limits)
-    given = given_sizes(model, knobs, limits, scheduling)
+    given = given_sizes(model, deployment, knobs, scheduling)
     plan = plan_blocks(model, gpu, deployment, given)
     if plan.source_of_num_gpu_blocks == "estimated":
         return plan, None
@@ -49,7 +49,10 @@ def deployment_of(vllm_version: str, knobs: GivenKnobs, limits: Limits) -> Deplo
 
 
 def given_sizes(
-    model: ModelProfile, knobs: GivenKnobs, limits: Limits, scheduling: Scheduling
+    model: ModelProfile,
+    deployment: Deployment,
+    knobs: GivenKnobs,
+    scheduling: Scheduling,
 ) -> GivenSizes:
     """The sizes among the knobs.
 
@@ -59,9 +62,12 @@ def given_sizes(
     num_cpu_blocks = knobs.get("num_cpu_blocks_override")
     offloading_gib = knobs.get("kv_offloading_size")
     if offloading_gib is not None:
-        num_ranks = knobs.get("tensor_parallel_size", 1)
-        block_bytes = model.block_bytes(limits.block_size, num_ranks)
-        num_cpu_blocks = num_offload_blocks(offloading_gib, block_bytes, num_ranks)
+        layouts = rank_layouts(model, deployment)
+        num_cpu_blocks = num_offload_blocks(
+            offloading_gib,
+            max(layout.block_bytes for layout in layouts),
+            deployment.tensor_parallel_size,
+        )
     return GivenSizes(
         kv_cache_gib=knobs.get("kv_cache_gib"),
         num_gpu_blocks_override=knobs.get("num_gpu_blocks_override"),

@@ -98,6 +98,18 @@ def test_what_does_not_fit_is_a_row_with_its_reason(document: Any, call: Call) -
     assert "it starts on 4 GPUs" in " ".join(out.split())
 
 
+def test_what_is_varied_need_not_fit_as_given(document: Any, call: Call) -> None:
+    """70B does not fit on one GPU; the rows say on how many it does."""
+    args = ("--model", "Llama-3.1-70B", "--vary", "tensor_parallel_size=1,2,4")
+    found = document(*args)
+
+    assert [row["error"] is None for row in found["vary"]] == [False, True, True]
+    assert found["config"]["tensor_parallel_size"] == 2
+    _, out, _ = call("capacity", *args, "--table", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert "leave -" in rows[0]["error"]
+
+
 def test_tokens_need_a_utilization(document: Any) -> None:
     """The smallest utilization that holds the tokens holds them, and less does not."""
     wanted = document("--kv-tokens", 300_000)["min_gpu_memory_utilization"]
@@ -151,6 +163,12 @@ def test_a_log_replaces_the_estimate(call: Call, tmp_path: Path) -> None:
         (["--from-log", "missing.log"], 2, "missing.log"),
         (["--from-log", "x", "--kv-cache-gib", 4], 2, "give one of them"),
         (["--kv-cache-gib", 4, "--num-gpu-blocks-override", 4], 2, "give one of them"),
+        (
+            ["--kv-tokens", 9, "--kv-cache-gib", 4],
+            2,
+            "--kv-tokens asks for a utilization",
+        ),
+        (["--host-memory-gib", 0], 2, "must exceed 0"),
         (["--kv-tokens", 10**9], 4, "raise tensor_parallel_size"),
         (["-pp", 33], 4, "give 1 to 32"),
         (["--model", "no/such-model"], 2, "no model is called"),

@@ -45,6 +45,8 @@ def test_a_range_of_shares_has_both_ends() -> None:
         ("max_num_seqs=0..4", "above 0"),
         ("max_num_seqs=1..4..0", "above 0"),
         ("block_size=1..2..3..4", "cannot read the range"),
+        ("swap_space=1..2..0.0000000001", "at most 200 values"),
+        ("max_model_len=1..999999999999..1", "at most 200 values"),
         ("swap_space=x", "'x' is none"),
         ("swap_space=nan", "'nan' is none"),
     ],

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import ConfigError, UsageError
@@ -159,15 +159,25 @@ def test_swap_space_is_of_every_gpu() -> None:
         refuse_beyond_host(sizing, 40)
 
 
-@given(num_tokens=st.integers(1, 400_000))
-def test_the_smallest_utilization_is_the_smallest(num_tokens: int) -> None:
-    """It holds the tokens, and a hundredth less does not."""
-    sizer = _sizer()
-    utilization = sizer.smallest_utilization(num_tokens)
+@settings(max_examples=25, deadline=None)
+@given(
+    num_tokens=st.integers(1, 400_000),
+    stages=st.sampled_from([1, 3]),
+    model=st.sampled_from(["Llama-3.1-8B", "gpt-oss-20b"]),
+)
+def test_the_smallest_utilization_is_the_smallest(
+    num_tokens: int, stages: int, model: str
+) -> None:
+    """It holds the tokens, and a hundredth less does not, whichever rank decides."""
+    sizer = _sizer(model=model, vllm_version="0.32.0")
+    knobs = {"pipeline_parallel_size": stages}
+    utilization = sizer.smallest_utilization(num_tokens, **knobs)
+    enough = _size(sizer, **knobs, gpu_memory_utilization=utilization)
 
-    assert _size(sizer, gpu_memory_utilization=utilization).kv_cache_tokens >= num_tokens
+    assert enough.kv_cache_tokens >= num_tokens
+    lower = round(utilization - 0.01, 2)
     try:
-        less = _size(sizer, gpu_memory_utilization=round(utilization - 0.01, 2))
+        less = _size(sizer, **knobs, gpu_memory_utilization=lower)
     except CapacityError:
         return
     assert less.kv_cache_tokens < num_tokens
@@ -200,6 +210,27 @@ def test_a_log_without_blocks_is_refused(log: StartupLog, message: str) -> None:
     """What vLLM refused, or never printed, is no size."""
     with pytest.raises(CapacityError, match=message):
         _size(_sizer(log=log))
+
+
+def test_impossible_figures_of_a_log_are_left_out() -> None:
+    """A GPU of 0 GiB is none, graphs below 0 are none, and what the log notes is told."""
+    log = StartupLog(
+        num_gpu_blocks=100, total_gpu_gib=0.0, cuda_graph_gib=-0.45, notes=("two ranks",)
+    )
+    sizing = _size(_sizer(log=log))
+
+    assert sizing.gpu.memory_gib == 79.18
+    assert sizing.plan.budget.cuda_graph_gib == 0
+    assert "two ranks" in sizing.notes
+
+
+def test_tier_blocks_are_as_large_as_those_of_the_pool() -> None:
+    """8 GiB of host memory hold 21,845 blocks of gpt-oss-20b's groups of 12 layers."""
+    sizing = _size(
+        _sizer(model="gpt-oss-20b", vllm_version="0.32.0"), kv_offloading_size=8.0
+    )
+
+    assert sizing.plan.num_cpu_blocks == 8 * 2**30 // sizing.plan.block_bytes == 21_845
 
 
 def test_the_least_of_tokens_and_memory_counts() -> None:
