@@ -54,6 +54,13 @@ Source: vLLM 0.5.5 ``config.py``.
 """
 
 
+MOST_OF_UNIFIED = 0.85
+"""Utilization above which sharing memory with the host is warned of; less may freeze it.
+
+Source: vllm issues 13131, 35920 and 46307, where 0.70 took 112 of 119 GiB.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
     """What an engine would have, and what that is good for.
@@ -361,6 +368,12 @@ def _headroom_gib(gpu: GpuProfile, deployment: Deployment, budget: Budget) -> fl
 
 def _notes(gpu: GpuProfile, deployment: Deployment, plan: BlockPlan) -> list[str]:
     notes = []
+    if gpu.is_unified and deployment.gpu_memory_utilization > MOST_OF_UNIFIED:
+        notes.append(
+            f"{gpu.name} shares its memory with the host, which needs some of it, page"
+            f" cache included: keep utilization at {MOST_OF_UNIFIED:g} or below, or give"
+            " --kv-cache-gib"
+        )
     headroom_gib = _headroom_gib(gpu, deployment, plan.budget)
     if headroom_gib < SPARE_GIB:
         spare = SPARE_GIB - headroom_gib

@@ -95,6 +95,11 @@ class _Rank:
     def num_blocks(self, kv_cache_gib: float) -> int:
         return blocks_in(kv_cache_gib, self.layout.block_bytes)
 
+    def beside_host_blocks(self, num_cpu_blocks: int) -> "_Rank":
+        """The same where CPU blocks lie in the GPU's own memory."""
+        host_gib = num_cpu_blocks * self.layout.block_bytes / GIB
+        return replace(self, budget=replace(self.budget, host_blocks_gib=host_gib))
+
     def holds_a_request_of(self, deployment: Deployment) -> bool:
         num_needed = self.layout.num_request_blocks(
             deployment.max_model_len, 2 * deployment.max_num_batched_tokens
@@ -119,6 +124,9 @@ def plan_blocks(
     given = given or GivenSizes()
     _check(deployment, given)
     ranks = _ranks(model, gpu, deployment, given.correction_gib or 0.0)
+    num_cpu_blocks = _cpu_blocks(given, ranks)
+    if gpu.is_unified:
+        ranks = [rank.beside_host_blocks(num_cpu_blocks) for rank in ranks]
     rank, cache_gib, num_blocks, source = _gpu_blocks(ranks, given)
     if source == "estimated":
         if num_blocks < 1:
@@ -130,7 +138,7 @@ def plan_blocks(
         interval = fewest, most
     return BlockPlan(
         num_gpu_blocks=num_blocks,
-        num_cpu_blocks=_cpu_blocks(given, ranks),
+        num_cpu_blocks=num_cpu_blocks,
         kv_cache_gib=cache_gib,
         interval=interval,
         budget=rank.budget,

@@ -33,6 +33,7 @@ KEYS = {
     "aliases",
     "memory_gib",
     "compute_capability",
+    "is_unified",
     *MEASURED,
     "fp8_tflop_per_s",
     "nvlink_gb_per_s",
@@ -99,6 +100,7 @@ class Entry:
             rates=rates,
             known_error=self._known_error(),
             sources=self._sources(notes),
+            is_unified=self._is_unified(),
         )
 
     def _check_keys(self) -> None:
@@ -179,6 +181,12 @@ class Entry:
             case [int(major), int(minor)]:
                 return major, minor
         raise self._error("compute_capability", f"is {value!r}", "give one as [9, 0]")
+
+    def _is_unified(self) -> bool:
+        value = self.table.get("is_unified", False)
+        if not isinstance(value, bool):
+            raise self._error("is_unified", f"is {value!r}", "give true or false")
+        return value
 
     def _known_error(self) -> KnownError | None:
         value = self.table.get("known_error")

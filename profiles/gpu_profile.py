@@ -80,6 +80,7 @@ class GpuProfile:
         compute_capability: Of CUDA; None for what is not NVIDIA's, or not known.
         rates: None where nobody knows them.
         known_error: Of step times on this GPU; None when never compared.
+        is_unified: The host's memory is the same, as on Jetson or GB10.
     """
 
     name: str
@@ -89,6 +90,7 @@ class GpuProfile:
     rates: Rates | None
     known_error: KnownError | None
     sources: Mapping[str, str]
+    is_unified: bool = False
 
     @property
     def is_host(self) -> bool:

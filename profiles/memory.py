@@ -84,6 +84,7 @@ class Budget:
         total_gib: What the engine may use: memory times utilization.
         cuda_graph_gib: What the graphs take.
         is_graph_counted: The engine takes that off before it sizes the KV cache.
+        host_blocks_gib: CPU blocks, where the host has no memory of its own.
         correction_gib: What a measured KV cache was larger than the estimate.
     """
 
@@ -93,6 +94,7 @@ class Budget:
     non_torch_gib: float
     cuda_graph_gib: float
     is_graph_counted: bool
+    host_blocks_gib: float = 0.0
     correction_gib: float = 0.0
 
     @property
@@ -100,6 +102,7 @@ class Budget:
         """What is left for the KV cache; below 0 where it does not fit."""
         used = self.weights_gib + self.activation_gib + self.non_torch_gib
         used += self.cuda_graph_gib if self.is_graph_counted else 0.0
+        used += self.host_blocks_gib
         return self.total_gib - used + self.correction_gib
 
     def corrected(self, kv_cache_gib: float) -> "Budget":

@@ -1,5 +1,6 @@
 """Tests for :mod:`harness.sizing`: cases of operators about sizes (cases.md, group B)."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,6 +223,34 @@ def test_impossible_figures_of_a_log_are_left_out() -> None:
     assert sizing.gpu.memory_gib == 79.18
     assert sizing.plan.budget.cuda_graph_gib == 0
     assert "two ranks" in sizing.notes
+
+
+def test_unified_memory_holds_the_cpu_blocks_too(tmp_path: Path) -> None:
+    """Swap space comes out of the same memory, and a high utilization is warned of."""
+    path = tmp_path / "own.toml"
+    path.write_text(
+        'name = "Jetson-64"\nmemory_gib = 61.4\nis_unified = true\n'
+        "memory_bandwidth_gb_per_s = 204.8\nbf16_tflop_per_s = 42.5\n"
+        'pcie_gb_per_s = 100.0\nefficiencies_of = "A100-80GB"\n'
+        "[sources]\n"
+        + "".join(
+            f'{key} = "a test"\n'
+            for key in (
+                "memory_gib",
+                "memory_bandwidth_gb_per_s",
+                "bf16_tflop_per_s",
+                "pcie_gb_per_s",
+            )
+        )
+    )
+    sizer = _sizer(gpu=str(path), vllm_version="0.6.3")
+    without, beside = (_size(sizer, swap_space=gib) for gib in (0.0, 4.0))
+
+    lost_gib = without.plan.kv_cache_gib - beside.plan.kv_cache_gib
+    assert lost_gib == pytest.approx(4.0, abs=0.01)
+    assert any("shares its memory" in note for note in beside.notes)
+    lower = _size(sizer, gpu_memory_utilization=0.8)
+    assert not any("shares its memory" in note for note in lower.notes)
 
 
 def test_tier_blocks_are_as_large_as_those_of_the_pool() -> None:
