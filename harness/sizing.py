@@ -13,6 +13,13 @@ from harness.config.pool import deployment_of, given_sizes
 from harness.config.resolve import settle
 from harness.config.version import in_force
 from harness.errors import ConfigError, UsageError
+from harness.kv_figures import (
+    headroom,
+    holds_longest_request,
+    max_concurrency,
+    notes_on_plan,
+    num_cache_tokens,
+)
 from profiles.capacity import (
     MAX_BLOCKS,
     BlockPlan,
@@ -22,42 +29,15 @@ from profiles.capacity import (
 )
 from profiles.errors import CapacityError
 from profiles.gpu import GpuProfile, load_gpu
-from profiles.memory import GIB, Budget, Deployment
+from profiles.memory import GIB, Deployment
 from profiles.model import ModelProfile, load_model
 from profiles.startup_log import StartupLog
-from profiles.vllm_version import LONG_CONTEXT_TOKENS, VllmVersion, parse_version
-
-NULL_BLOCK_COUNTED_SINCE = VllmVersion(0, 25)
-"""From here on the check at start knows that one block is never handed out.
-
-Source: vllm pull 47272, merged in July 2026, which 0.32.0 has; 0.25 is the first release
-that can have it.
-"""
-
-TOKENS_BY_CONCURRENCY_SINCE = VllmVersion(0, 27)
-"""From here on the tokens printed are those of as many longest requests as fit.
-
-Source: vllm issue 51041; 0.32.0 ``v1/core/kv_cache_utils.py``.
-"""
-
-SPARE_GIB = 0.15
-"""What has to stay free beside CUDA graphs.
-
-Source: vllm issue 57475, where a capture asked for 136 MiB and found 121.
-"""
-
+from profiles.vllm_version import LONG_CONTEXT_TOKENS
 
 MOST_OF_HOST = 0.7
 """Share of the host's memory that CPU blocks may take.
 
 Source: vLLM 0.5.5 ``config.py``.
-"""
-
-
-MOST_OF_UNIFIED = 0.85
-"""Utilization above which sharing memory with the host is warned of; less may freeze it.
-
-Source: vllm issues 13131, 35920 and 46307, where 0.70 took 112 of 119 GiB.
 """
 
 
@@ -88,7 +68,7 @@ class Sizing:
     @property
     def starts(self) -> bool:
         """Whether one request of ``max_model_len`` fits, as vLLM asks at start."""
-        return _starts(self.deployment, self.scheduling, self.plan)
+        return holds_longest_request(self.deployment, self.scheduling, self.plan)
 
     @property
     def host_memory_gib(self) -> float:
@@ -169,14 +149,14 @@ class Sizer:
             deployment=deployment,
             scheduling=scheduling,
             plan=plan,
-            kv_cache_tokens=_num_tokens(deployment, scheduling, plan),
-            max_concurrency=_max_concurrency(deployment, scheduling, plan),
+            kv_cache_tokens=num_cache_tokens(deployment, scheduling, plan),
+            max_concurrency=max_concurrency(deployment, scheduling, plan),
             max_model_len_that_fits=self._longest_that_fits(knobs),
-            headroom_gib=_headroom_gib(self.gpu, deployment, plan.budget),
+            headroom_gib=headroom(self.gpu, deployment, plan.budget),
             notes=(
                 *self._chosen.notes,
                 *(self._log.notes if self._log is not None else ()),
-                *_notes(self.gpu, deployment, plan),
+                *notes_on_plan(self.gpu, deployment, plan),
             ),
         )
 
@@ -201,7 +181,7 @@ class Sizer:
                 found = self._plan({**knobs, "gpu_memory_utilization": share})
             except CapacityError:
                 return True
-            return _num_tokens(*found) < num_tokens
+            return num_cache_tokens(*found) < num_tokens
 
         if not falls_short(100):
             return ((_last_true(falls_short, 1, 99) or 0) + 1) / 100
@@ -260,7 +240,7 @@ class Sizer:
         def starts(max_model_len: int) -> bool:
             changed: GivenKnobs = {**knobs, "max_model_len": max_model_len}
             try:
-                return _starts(*self._plan(changed))
+                return holds_longest_request(*self._plan(changed))
             except (ConfigError, CapacityError):
                 return False
 
@@ -321,78 +301,6 @@ def _printed_parts(log: StartupLog) -> dict[str, Any]:
     }
     # vLLM has printed graphs below 0, where something else was freed meanwhile.
     return {name: max(0.0, gib) for name, gib in printed.items() if gib is not None}
-
-
-def _step_tokens(deployment: Deployment, scheduling: Scheduling) -> int:
-    """Most tokens of a request that are being computed at a time."""
-    num_batches = 2 if scheduling.async_scheduling else 1
-    return num_batches * deployment.max_num_batched_tokens
-
-
-def _request_blocks(
-    deployment: Deployment, scheduling: Scheduling, plan: BlockPlan
-) -> int:
-    return plan.layout.num_request_blocks(
-        deployment.max_model_len, _step_tokens(deployment, scheduling)
-    )
-
-
-def _starts(deployment: Deployment, scheduling: Scheduling, plan: BlockPlan) -> bool:
-    """Whether a request of ``max_model_len`` fits, as vLLM asks at start."""
-    release = parse_version(deployment.vllm_version)
-    num_reserved = 1 if release >= NULL_BLOCK_COUNTED_SINCE else 0
-    num_needed = _request_blocks(deployment, scheduling, plan)
-    return num_needed <= plan.num_gpu_blocks - num_reserved
-
-
-def _max_concurrency(
-    deployment: Deployment, scheduling: Scheduling, plan: BlockPlan
-) -> float:
-    """Requests of the full length that fit, as vLLM prints them."""
-    return plan.num_gpu_blocks / _request_blocks(deployment, scheduling, plan)
-
-
-def _num_tokens(deployment: Deployment, scheduling: Scheduling, plan: BlockPlan) -> int:
-    release = parse_version(deployment.vllm_version)
-    if plan.layout.num_groups > 1 and release >= TOKENS_BY_CONCURRENCY_SINCE:
-        concurrency = _max_concurrency(deployment, scheduling, plan)
-        return int(concurrency * deployment.max_model_len)
-    return plan.layout.num_tokens(plan.num_gpu_blocks)
-
-
-def _headroom_gib(gpu: GpuProfile, deployment: Deployment, budget: Budget) -> float:
-    """Memory outside the budget, less graphs that the budget does not hold."""
-    outside_gib = gpu.memory_gib * (1 - deployment.gpu_memory_utilization)
-    return outside_gib - (0.0 if budget.is_graph_counted else budget.cuda_graph_gib)
-
-
-def _notes(gpu: GpuProfile, deployment: Deployment, plan: BlockPlan) -> list[str]:
-    notes = []
-    if gpu.is_unified and deployment.gpu_memory_utilization > MOST_OF_UNIFIED:
-        notes.append(
-            f"{gpu.name} shares its memory with the host, which needs some of it, page"
-            f" cache included: keep utilization at {MOST_OF_UNIFIED:g} or below, or give"
-            " --kv-cache-gib"
-        )
-    headroom_gib = _headroom_gib(gpu, deployment, plan.budget)
-    if headroom_gib < SPARE_GIB:
-        spare = SPARE_GIB - headroom_gib
-        utilization = deployment.gpu_memory_utilization - spare / gpu.memory_gib
-        notes.append(
-            f"CUDA graphs take about {plan.budget.cuda_graph_gib:.2f} GiB, and"
-            f" utilization {deployment.gpu_memory_utilization:g} leaves"
-            f" {headroom_gib:.2f} GiB beside them:"
-            f" {math.floor(100 * utilization) / 100:g} leaves {SPARE_GIB} GiB"
-        )
-    most_tokens = deployment.max_num_seqs * deployment.max_model_len
-    num_tokens = plan.layout.num_tokens(plan.num_gpu_blocks)
-    if num_tokens > most_tokens:
-        notes.append(
-            f"{deployment.max_num_seqs:,} sequences of {deployment.max_model_len:,}"
-            f" tokens can fill {most_tokens:,} of {num_tokens:,} tokens: the rest only"
-            " keeps prefixes, or a lower utilization frees it"
-        )
-    return notes
 
 
 def refuse_beyond_host(sizing: Sizing, host_memory_gib: float) -> None:
