@@ -64,11 +64,14 @@ def capacity_document(
         utilization: The smallest that holds the tokens asked for, if any were.
         rows: One for each value of a variation.
     """
+    from profiles.capacity import ESTIMATE_ERROR_ROWS
+
     deployment, scheduling = sizing.deployment, sizing.scheduling
     return {
         "schema_version": 1,
         "kind": "capacity",
         **sizing_figures(sizing),
+        "interval_rows": list(ESTIMATE_ERROR_ROWS),
         "source_of_num_gpu_blocks": sizing.plan.source_of_num_gpu_blocks,
         "starts": sizing.starts,
         "total_gib": sizing.gpu.memory_gib,
@@ -174,7 +177,9 @@ def _kv_cache(document: Document) -> str:
         f" {document['kv_cache_gib']:.2f} GiB a GPU"
     )
     if fewest < most:
-        text += f"; 13 of 16 published logs were within {fewest:,} to {most:,} blocks"
+        inside, known = document["interval_rows"]
+        text += f"; {inside} of {known} published logs were within"
+        text += f" {fewest:,} to {most:,} blocks"
     return text
 
 

@@ -88,9 +88,9 @@ Trace = Annotated[
 ]
 
 Model = Annotated[
-    str, typer.Option("--model", help="Model profile, by its Hugging Face id.")
+    str, typer.Option("--model", help="Hugging Face id, config.json or folder.")
 ]
-Gpu = Annotated[str, typer.Option("--gpu", help="GPU profile.")]
+Gpu = Annotated[str, typer.Option("--gpu", help="GPU, or a .toml file of one.")]
 TensorParallelSize = Annotated[
     int, typer.Option("--tensor-parallel-size", "-tp", min=1, help="Number of GPUs.")
 ]

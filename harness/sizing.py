@@ -11,6 +11,8 @@ from typing import Any, Unpack
 from harness.config.knobs import GivenKnobs, Scheduling
 from harness.config.pool import deployment_of, given_sizes
 from harness.config.resolve import settle
+from harness.config.v0 import note_on_block_size_v0
+from harness.config.v1 import note_on_block_size_v1
 from harness.config.version import in_force
 from harness.errors import ConfigError, UsageError
 from harness.kv_figures import (
@@ -32,7 +34,11 @@ from profiles.gpu import GpuProfile, load_gpu
 from profiles.memory import GIB, Deployment
 from profiles.model import ModelProfile, load_model
 from profiles.startup_log import StartupLog
-from profiles.vllm_version import LONG_CONTEXT_TOKENS
+from profiles.vllm_version import (
+    LONG_CONTEXT_TOKENS,
+    offered_kv_cache_dtypes,
+    uses_mla,
+)
 
 MOST_OF_HOST = 0.7
 """Share of the host's memory that CPU blocks may take.
@@ -93,7 +99,7 @@ class Sizer:
     Raises:
         ProfileError: An unknown name, version or type.
         UsageError: A policy that does not cover the version.
-        ConfigError: A KV cache of fp8 on a GPU that has none.
+        ConfigError: A type that the version or the GPU does not have.
     """
 
     def __init__(
@@ -115,13 +121,11 @@ class Sizer:
             dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype
         )
         self.gpu = load_gpu(gpu)
-        if log is not None and (log.total_gpu_gib or 0.0) > 0:
-            self.gpu = replace(self.gpu, memory_gib=log.total_gpu_gib or 0.0)
-        if self.model.bytes_per_kv == 1 and not self.gpu.takes_fp8_cache:
-            raise ConfigError(
-                f"{self.gpu.name} has no attention that reads a KV cache of fp8; leave"
-                " out --kv-cache-dtype, or choose a GPU of compute capability 8.0 or more"
-            )
+        total_gib = None if log is None else log.total_gpu_gib
+        if total_gib is not None and total_gib > 0:
+            self.gpu = replace(self.gpu, memory_gib=total_gib)
+        _refuse_types(self._chosen.vllm_version, self.model, kv_cache_dtype)
+        _refuse_types_of_gpu(self.gpu, self.model, dtype)
         self._log = log
         self._correction_gib: float | None = None
 
@@ -156,9 +160,15 @@ class Sizer:
             notes=(
                 *self._chosen.notes,
                 *(self._log.notes if self._log is not None else ()),
+                *self._note_on_block_size(deployment.block_size),
                 *notes_on_plan(self.gpu, deployment, plan),
             ),
         )
+
+    def _note_on_block_size(self, block_size: int) -> list[str]:
+        if self._chosen.policy == "v0":
+            return note_on_block_size_v0(block_size)
+        return note_on_block_size_v1(self._chosen.vllm_version, block_size)
 
     def smallest_utilization(self, num_tokens: int, **knobs: Unpack[GivenKnobs]) -> float:
         """The smallest utilization, in whole hundredths, that holds so many tokens.
@@ -167,9 +177,7 @@ class Sizer:
             UsageError: The size of the pool is given.
             CapacityError: None does.
         """
-        if (knobs.get("kv_cache_gib"), knobs.get("num_gpu_blocks_override")) != (
-            None,
-        ) * 2:
+        if _gives_pool(knobs):
             raise UsageError(
                 "--kv-tokens asks for a utilization, and --kv-cache-gib and"
                 " --num-gpu-blocks-override set the pool whatever it is; leave them out"
@@ -194,8 +202,11 @@ class Sizer:
     def _plan(self, knobs: GivenKnobs) -> tuple[Deployment, Scheduling, BlockPlan]:
         limits, scheduling = settle(self._chosen, self.model, self.gpu, knobs)
         deployment = deployment_of(self._chosen.vllm_version, knobs, limits)
-        if self.gpu.is_host:
-            _refuse_open_cache(knobs)
+        if self.gpu.is_host and not _gives_pool(knobs):
+            raise ConfigError(
+                "on the CPU the KV cache is what VLLM_CPU_KVCACHE_SPACE says, or a share"
+                " of what is free at the start; give --kv-cache-gib"
+            )
         given = given_sizes(self.model, deployment, knobs, scheduling)
         given = replace(given, correction_gib=self._correction_gib)
         return (
@@ -322,11 +333,34 @@ def refuse_beyond_host(sizing: Sizing, host_memory_gib: float) -> None:
         )
 
 
-def _refuse_open_cache(knobs: GivenKnobs) -> None:
-    """Refuse to guess what is free in a host's memory."""
+def _gives_pool(knobs: GivenKnobs) -> bool:
+    """Whether the size of the KV cache is among the knobs."""
     given = (knobs.get("kv_cache_gib"), knobs.get("num_gpu_blocks_override"))
-    if given == (None, None):
+    return given != (None, None)
+
+
+def _refuse_types(version: str, model: ModelProfile, kv_cache_dtype: str | None) -> None:
+    """Refuse what a version keeps in another form, or not at all."""
+    offered = offered_kv_cache_dtypes(version)
+    if kv_cache_dtype is not None and kv_cache_dtype not in offered:
         raise ConfigError(
-            "on the CPU the KV cache is what VLLM_CPU_KVCACHE_SPACE says, or a share of"
-            " what is free at the start; give --kv-cache-gib"
+            f"vLLM {version} has no --kv-cache-dtype {kv_cache_dtype}; it has"
+            f" {', '.join(offered)}"
+        )
+    if model.mla is not None and not uses_mla(version):
+        raise ConfigError(
+            f"vLLM {version} keeps whole heads of {model.name} in the KV cache, as many"
+            " bytes as nobody published; latents came with 0.7.1: give a later"
+            " --vllm-version"
+        )
+
+
+def _refuse_types_of_gpu(gpu: GpuProfile, model: ModelProfile, dtype: str | None) -> None:
+    """Refuse what a GPU does not compute with."""
+    if dtype == "bfloat16" and not gpu.has_bf16:
+        raise ConfigError(f"{gpu.name} has no bfloat16; give --dtype float16")
+    if model.bytes_per_kv == 1 and not gpu.takes_fp8_cache:
+        raise ConfigError(
+            f"{gpu.name} has no attention that reads a KV cache of fp8; leave out"
+            " --kv-cache-dtype, or choose a GPU of compute capability 8.0 or more"
         )

@@ -27,8 +27,11 @@ MAX_IN_A_BATCH = 2**31 - 1
 GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of GPUs that are tried when a model does not fit."""
 
+ESTIMATE_ERROR_ROWS = (13, 16)
+"""Published rows within ``ESTIMATE_ERROR_GIB``, and rows in all."""
+
 ESTIMATE_ERROR_GIB = (-1.7, 0.3)
-"""What 13 of 16 published KV caches were at most smaller and larger than the estimate.
+"""What most published KV caches were at most smaller and larger than the estimate.
 
 Source: docs/fidelity.md, flags alone, vLLM 0.5 and later.
 """

@@ -11,9 +11,6 @@ HOST = "CPU"
 FIRST_WITH_BF16 = (8, 0)
 """Compute capability. Source: CUDA C++ programming guide, arithmetic of bfloat16."""
 
-FIRST_WITH_FP8 = (8, 9)
-"""Compute capability. Source: vLLM docs 0.32.0, FP8 W8A8: Ada, Hopper, Blackwell."""
-
 FIRST_WITH_FP8_CACHE = (8, 0)
 """Below 8.9 only FlashInfer reads it; Triton's attention and FlashAttention refuse.
 
@@ -103,13 +100,6 @@ class GpuProfile:
         return self.compute_capability is None or (
             self.compute_capability >= FIRST_WITH_BF16
         )
-
-    @property
-    def has_fp8_arithmetic(self) -> bool:
-        """Whether it multiplies fp8 in hardware."""
-        if self.compute_capability is not None:
-            return self.compute_capability >= FIRST_WITH_FP8
-        return self.rates is not None and self.rates.fp8_tflop_per_s is not None
 
     @property
     def takes_fp8_cache(self) -> bool:

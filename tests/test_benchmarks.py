@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.request import Request
+from profiles.capacity import ESTIMATE_ERROR_ROWS
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 EXAMPLE = BENCHMARKS.parent / "examples" / "chat_1000.jsonl"
@@ -37,6 +38,8 @@ def test_fidelity_meets_its_gates_as_the_docs_say() -> None:
 
     assert done.returncode == 0, done.stdout[-500:] + done.stderr
     assert [line for line in done.stdout.splitlines() if line not in docs] == []
+    inside, known = ESTIMATE_ERROR_ROWS
+    assert f"inside the interval of the estimate: {inside} of {known} rows" in docs
 
 
 def test_load_trace_prints_time_and_memory() -> None:

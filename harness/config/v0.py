@@ -73,13 +73,18 @@ def notes_v0(config: EngineConfig, knobs: GivenKnobs) -> list[str]:
             f"vLLM's v0 has no option for the watermark: {V0_WATERMARK} is built in,"
             f" {watermark:g} shows what another value would do"
         )
-    notes += note_on_pool(config)
-    if config.block_size not in V0_BLOCK_SIZES:
-        notes.append(
-            f"vLLM {DEFAULT_V0_VERSION} does not offer block size {config.block_size};"
-            f" it has {', '.join(map(str, V0_BLOCK_SIZES))}"
-        )
+    notes += note_on_pool(config) + note_on_block_size_v0(config.block_size)
     return notes + _check_start(config)
+
+
+def note_on_block_size_v0(block_size: int) -> list[str]:
+    """A note on a block size that v0 does not have."""
+    if block_size in V0_BLOCK_SIZES:
+        return []
+    return [
+        f"vLLM {DEFAULT_V0_VERSION} does not offer block size {block_size};"
+        f" it has {', '.join(map(str, V0_BLOCK_SIZES))}"
+    ]
 
 
 def _refuse_what_came_later(knobs: GivenKnobs) -> None:
@@ -95,6 +100,10 @@ def _refuse_what_came_later(knobs: GivenKnobs) -> None:
         "--scheduler-reserve-full-isl": (
             knobs.get("scheduler_reserve_full_isl"),
             "admits a prompt only where all of it fits",
+        ),
+        "--performance-mode": (
+            knobs.get("performance_mode"),
+            "has one set of defaults",
         ),
         "--kv-offloading-size": (
             knobs.get("kv_offloading_size"),

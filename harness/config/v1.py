@@ -73,7 +73,8 @@ def notes_v1(config: EngineConfig, knobs: GivenKnobs) -> list[str]:
             f"--swap-space has no effect: vLLM {config.vllm_version} takes it and does"
             " not swap"
         )
-    notes += note_on_pool(config) + _note_on_block_size(config)
+    notes += note_on_pool(config)
+    notes += note_on_block_size_v1(config.vllm_version, config.block_size)
     return notes + _check_start(config)
 
 
@@ -140,6 +141,7 @@ def _refuse_what_came_later(version: str, knobs: GivenKnobs) -> None:
     given = {
         "async_scheduling": knobs.get("async_scheduling"),
         "kv_offloading_size": knobs.get("kv_offloading_size"),
+        "performance_mode": knobs.get("performance_mode"),
         "scheduler_reserve_full_isl": knobs.get("scheduler_reserve_full_isl"),
         "watermark": knobs.get("watermark"),
     }
@@ -182,18 +184,19 @@ def _prefill_threshold(threshold: int | None, max_model_len: int) -> int:
     return threshold
 
 
-def _note_on_block_size(config: EngineConfig) -> list[str]:
-    sizes = offered_block_sizes(config.vllm_version)
-    if sizes is not None and config.block_size not in sizes:
+def note_on_block_size_v1(version: str, block_size: int) -> list[str]:
+    """A note on a block size that a version, or its usual backend, does not have."""
+    sizes = offered_block_sizes(version)
+    if sizes is not None and block_size not in sizes:
         return [
-            f"vLLM {config.vllm_version} does not offer block size {config.block_size};"
+            f"vLLM {version} does not offer block size {block_size};"
             f" it has {', '.join(map(str, sizes))}"
         ]
-    if sizes is None and config.block_size % BACKEND_BLOCK_SIZE:
+    if sizes is None and block_size % BACKEND_BLOCK_SIZE:
         return [
-            f"vLLM {config.vllm_version} takes the block sizes of its attention backend,"
+            f"vLLM {version} takes the block sizes of its attention backend,"
             f" and FlashAttention has multiples of {BACKEND_BLOCK_SIZE};"
-            f" {config.block_size} shows what another would do"
+            f" {block_size} shows what another would do"
         ]
     return []
 

@@ -136,6 +136,26 @@ def test_fp8_halves_the_blocks_bytes() -> None:
             UsageError,
             "kv-offloading-size",
         ),
+        ({"gpu": "T4", "dtype": "bfloat16"}, {}, ConfigError, "give --dtype float16"),
+        (
+            {"vllm_version": "0.5.5", "kv_cache_dtype": "bfloat16"},
+            {},
+            ConfigError,
+            "0.5.5 has no --kv-cache-dtype bfloat16; it has auto, fp8, fp8_e4m3",
+        ),
+        (
+            {"model": "DeepSeek-V2-Lite", "vllm_version": "0.7.0"},
+            {},
+            ConfigError,
+            "keeps whole heads of deepseek-ai/DeepSeek-V2-Lite",
+        ),
+        ({}, {"performance_mode": "throughput"}, UsageError, "it came with 0.17"),
+        (
+            {"vllm_version": "0.6.3"},
+            {"performance_mode": "throughput"},
+            UsageError,
+            "v0 has one set of defaults",
+        ),
         ({}, {"tensor_parallel_size": 3}, CapacityError, "must divide the 32 attention"),
         ({"gpu": "CPU"}, {}, ConfigError, "give --kv-cache-gib"),
         ({}, {"gpu_memory_utilization": 0.2}, CapacityError, "leave -"),
@@ -223,6 +243,36 @@ def test_impossible_figures_of_a_log_are_left_out() -> None:
     assert sizing.gpu.memory_gib == 79.18
     assert sizing.plan.budget.cuda_graph_gib == 0
     assert "two ranks" in sizing.notes
+
+
+@pytest.mark.parametrize(
+    ("version", "block_size", "words"),
+    [
+        ("0.6.3", 64, "does not offer block size 64; it has 8, 16, 32"),
+        ("0.11.0", 2, "does not offer block size 2"),
+        ("0.32.0", 8, "FlashAttention has multiples of 16"),
+        ("0.32.0", 32, ""),
+    ],
+)
+def test_block_sizes_that_a_version_lacks_are_noted(
+    version: str, block_size: int, words: str
+) -> None:
+    """As a run would note it."""
+    sizing = _size(_sizer(vllm_version=version), block_size=block_size)
+    noted = [note for note in sizing.notes if "block size" in note]
+
+    assert (words in noted[0]) if words else (noted == [])
+
+
+def test_throughput_doubles_the_batch() -> None:
+    """Both limits, where nobody set them (vLLM 0.32.0 ``arg_utils.py``)."""
+    sizer = _sizer(vllm_version="0.32.0")
+    usual, doubled = (
+        _size(sizer, performance_mode=mode).deployment for mode in (None, "throughput")
+    )
+
+    assert doubled.max_num_seqs == 2 * usual.max_num_seqs
+    assert doubled.max_num_batched_tokens == 2 * usual.max_num_batched_tokens
 
 
 def test_unified_memory_holds_the_cpu_blocks_too(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ PRINTED_BF16 = {
     ("Qwen3-32B", 2): 30.59,  # llm-d-benchmark
     ("Qwen2-7B-Instruct", 2): 7.1217,  # vllm#17395
     ("Qwen2.5-32B-Instruct", 1): 61.0374,  # vllm#16301
-    ("granite-3.1-3b-a800m", 1): 6.1501,  # production-stack, vLLM 0.7.2
+    ("granite-3.1-3b-a800m-instruct", 1): 6.1501,  # production-stack, vLLM 0.7.2
 }
 PRINTED_QUANTIZED = {
     ("gpt-oss-20b", 1): 13.47,  # llm-d-benchmark
