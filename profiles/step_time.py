@@ -134,6 +134,10 @@ class RooflineStepTime:
         self._memory_bytes_per_s = gpu.memory_bandwidth_gb_per_s * 1e9
         self._weight_bytes_per_s = self._memory_bytes_per_s * gpu.memory_efficiency
         self._flop_per_s = gpu.bf16_tflop_per_s * 1e12
+        self._num_linear_params = model.num_layers * model.num_linear_params_per_layer
+        self._attention_latency_fs = (
+            model.num_layers * gpu.attention_latency_ns * FS_PER_NS
+        )
         self._context_token_fs = self._fs_per_context_token()
         self._attention_pair_fs = self._fs_per_attention_pair()
         self._swap_block_fs = self._fs_per_swap_block()
@@ -198,9 +202,8 @@ class RooflineStepTime:
 
     def _parts_of_tokens(self, num_tokens: int) -> tuple[int, int, int]:
         """Parts that depend on nothing but the number of tokens."""
-        params = self.model.num_layers * self.model.num_linear_params_per_layer
         return (
-            self._matmul_fs(params, num_tokens),
+            self._matmul_fs(self._num_linear_params, num_tokens),
             self._elementwise_fs(num_tokens),
             self._all_reduce_fs(num_tokens),
         )
@@ -229,9 +232,8 @@ class RooflineStepTime:
         Each of the two kinds launches kernels of its own in every layer.
         """
         num_kinds = (shape.num_prefill_seqs > 0) + (shape.num_decode_seqs > 0)
-        latency_ns = num_kinds * self.model.num_layers * self.gpu.attention_latency_ns
         return (
-            latency_ns * FS_PER_NS
+            num_kinds * self._attention_latency_fs
             + shape.prefill_attention * self._attention_pair_fs
             + shape.num_context_tokens * self._context_token_fs
         )
