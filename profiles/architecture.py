@@ -145,6 +145,23 @@ class ModelProfile:
             for module in modules
         ]
 
+    @property
+    def type_of_weights(self) -> str:
+        """That of the linear layers that are quantised, or ``bfloat16`` where none is."""
+        quantization = self.quantization
+        return "bfloat16" if quantization is None else quantization.weight_type
+
+    def weight_type(self, module: str) -> tuple[str, float]:
+        """Type of a linear layer's weights, and bytes of each with its share of scales.
+
+        Routers keep the dtype, whose type is called ``bfloat16`` whatever it is.
+        """
+        quantization = self.quantization
+        is_router = module.endswith("mlp.gate")
+        if quantization is None or is_router or not quantization.has_quantized(module):
+            return "bfloat16", self.bytes_per_param
+        return quantization.weight_type, quantization.bytes_per_param
+
     def num_vector_params(self, layer: int) -> int:
         """Parameters of a layer that are no matrices, all of them on every rank."""
         num_params = self.num_norms_per_layer * self.num_norm_params

@@ -3,30 +3,29 @@
 import math
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from profiles.engine_overhead import EngineOverhead
 from profiles.errors import ProfileError
-from profiles.gpu_profile import GpuProfile, KnownError, Rates
+from profiles.gpu_profile import Calibration, GpuProfile, KnownError, Rates
+from profiles.kernels import Kernels, read_kernels
 
 Lender = Callable[[str], GpuProfile]
 """Finds the profile that another entry borrows from."""
 
-LENT = (
-    "copy_overhead_ns",
-    "memory_efficiency",
-    "compute_efficiency",
-    "attention_memory_efficiency",
-    "attention_compute_efficiency",
-    "attention_latency_ns",
-    "nvlink_efficiency",
-    "all_reduce_latency_ns",
+RATES = (
+    "memory_bandwidth_gb_per_s",
+    "bf16_tflop_per_s",
+    "pcie_gb_per_s",
 )
-"""What ``efficiencies_of`` takes from another GPU."""
-
-MEASURED = ("memory_bandwidth_gb_per_s", "bf16_tflop_per_s", "pcie_gb_per_s")
 """Rates that each entry has of its own."""
+
+MADE_FOR = ("model", "tensor_parallel_size", "vllm_version", "async_scheduling")
+"""What a calibration says of the engine that was measured."""
+
+OVERHEAD = {field.name for field in fields(EngineOverhead)} - {"source"}
 
 KEYS = {
     "name",
@@ -34,11 +33,13 @@ KEYS = {
     "memory_gib",
     "compute_capability",
     "is_unified",
-    *MEASURED,
+    *RATES,
     "fp8_tflop_per_s",
     "nvlink_gb_per_s",
-    *LENT,
-    "efficiencies_of",
+    "kernels",
+    "kernels_of",
+    "calibration",
+    "evidence",
     "known_error",
     "sources",
 }
@@ -101,6 +102,7 @@ class Entry:
             known_error=self._known_error(),
             sources=self._sources(notes),
             is_unified=self._is_unified(),
+            calibration=self._calibration(),
         )
 
     def _check_keys(self) -> None:
@@ -111,16 +113,8 @@ class Entry:
 
     def _rates(self, lend: Lender) -> tuple[Rates, dict[str, str]]:
         """The rates, and where those came from that the table does not hold."""
-        notes: dict[str, str] = {}
-        lent: dict[str, Any] = {}
-        if "efficiencies_of" in self.table:
-            name, rates = self._lending(lend)
-            lent = {key: getattr(rates, key) for key in LENT if key not in self.table}
-            note = f"nobody measured it: that of {name}, the nearest architecture"
-            notes = dict.fromkeys(lent, note)
-        figures: dict[str, Any] = {
-            key: self._rate(key) for key in (*MEASURED, *LENT) if key not in lent
-        }
+        kernels, notes = self._kernels(lend)
+        figures = {key: self._positive(key) for key in RATES}
         if "nvlink_gb_per_s" in self.table:
             figures["nvlink_gb_per_s"] = self._positive("nvlink_gb_per_s")
         else:
@@ -128,25 +122,38 @@ class Entry:
             notes["nvlink_gb_per_s"] = "no NVLink is given: the rate of PCIe"
         if "fp8_tflop_per_s" in self.table:
             figures["fp8_tflop_per_s"] = self._positive("fp8_tflop_per_s")
-        return Rates(**figures, **lent), notes
+        return Rates(**figures, kernels=kernels), notes
 
-    def _lending(self, lend: Lender) -> tuple[str, Rates]:
-        name = self._text("efficiencies_of")
+    def _kernels(self, lend: Lender) -> tuple[Kernels, dict[str, str]]:
+        """Its own kernels, and of another GPU what these lack."""
+        own = self.table.get("kernels")
+        if own is not None and not isinstance(own, dict):
+            raise self._error("kernels", f"is {own!r}", "give a table of kernels")
+        if own is None and "kernels_of" not in self.table:
+            raise self._error(
+                "kernels",
+                "is missing",
+                'add kernels_of = "H100-80GB" to take those of that GPU',
+            )
+        try:
+            if "kernels_of" not in self.table:
+                kernels = read_kernels(own or {})
+                return kernels, {"kernels": kernels.source or f"given in {self.file}"}
+            name, lent = self._lending(lend)
+            kernels = lent if own is None else read_kernels(own, lent)
+        except ProfileError as error:
+            raise ProfileError(f"{self.file}: {error}") from error
+        note = f"of {name}, the nearest architecture, for those that nobody measured here"
+        source = own.get("source", f"given in {self.file}") if own else None
+        return kernels, {"kernels": f"{source}; {note}" if source else note}
+
+    def _lending(self, lend: Lender) -> tuple[str, Kernels]:
+        name = self._text("kernels_of")
         try:
             other = lend(name)
-            return other.name, other.known_rates
+            return other.name, other.known_rates.kernels
         except ProfileError as error:
-            raise self._error("efficiencies_of", f"is {name!r}", str(error)) from error
-
-    def _rate(self, key: str) -> float | int:
-        if key.endswith("_ns"):
-            return self._whole(key)
-        value = self._positive(key)
-        if key.endswith("_efficiency") and value > 1:
-            raise self._error(
-                key, f"is {value:g}", "it is a share of the rate beside it: at most 1"
-            )
-        return value
+            raise self._error("kernels_of", f"is {name!r}", str(error)) from error
 
     def _positive(self, key: str) -> float:
         value = self._value(key)
@@ -197,12 +204,39 @@ class Entry:
                 "fraction": float(fraction),
                 "num_rows": int(rows),
                 "against": str(who),
-            }:
-                return KnownError(fraction, rows, who)
+                **others,
+            } if not set(others) - {"ttft_fraction", "weight_types"}:
+                ttft = others.get("ttft_fraction")
+                types = others.get("weight_types", ["bfloat16"])
+                if isinstance(ttft, float | None) and isinstance(types, list):
+                    return KnownError(fraction, rows, who, ttft, tuple(types))
         raise self._error(
             "known_error",
             f"is {value!r}",
             'give { fraction = 0.07, num_rows = 20, against = "which rows" }',
+        )
+
+    def _calibration(self) -> Calibration | None:
+        """What ``blockbench calibrate`` wrote; ``evidence`` is for people."""
+        value = self.table.get("calibration")
+        if value is None:
+            return None
+        overhead: Any = value.get("overhead", {}) if isinstance(value, dict) else None
+        is_usable = isinstance(overhead, dict) and all(
+            name in OVERHEAD and isinstance(number, int) and number >= 0
+            for name, number in overhead.items()
+        )
+        made_for: Any = value.get("for", {}) if is_usable else None
+        is_usable = isinstance(made_for, dict) and set(made_for) <= set(MADE_FOR)
+        if not is_usable or not isinstance(value.get("source"), str):
+            raise self._error(
+                "calibration",
+                f"is {value!r}",
+                "it needs a source and a table overhead of whole nanoseconds among"
+                f" {', '.join(sorted(OVERHEAD))}; blockbench calibrate writes such files",
+            )
+        return Calibration(
+            source=value["source"], overhead=dict(overhead), made_for=dict(made_for)
         )
 
     def _sources(self, notes: Mapping[str, str]) -> dict[str, str]:
@@ -210,16 +244,14 @@ class Entry:
         sources = self.table.get("sources", {})
         if not isinstance(sources, dict):
             raise self._error("sources", f"is {sources!r}", "give a table of texts")
-        figures = KEYS - {"name", "aliases", "efficiencies_of", "known_error", "sources"}
+        figures = KEYS - {"name", "aliases", "kernels", "kernels_of", "sources"}
+        figures -= {"known_error", "calibration", "evidence"}
         given = {key: f"given in {self.file}" for key in self.table if key in figures}
         return {**notes, **given, **{key: str(text) for key, text in sources.items()}}
 
     def _value(self, key: str) -> Any:
         if key not in self.table:
-            remedy = "add it"
-            if key in LENT:
-                remedy += ', or efficiencies_of = "H100-80GB" to take those of that GPU'
-            raise self._error(key, "is missing", remedy)
+            raise self._error(key, "is missing", "add it")
         return self.table[key]
 
     def _error(self, key: str, what_is: str, remedy: str) -> ProfileError:

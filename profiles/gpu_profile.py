@@ -1,9 +1,10 @@
 """What a GPU is: its memory, its rates, and the share of each that kernels reach."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from profiles.errors import ProfileError
+from profiles.kernels import Kernels
 
 HOST = "CPU"
 """The name of vLLM's CPU backend; its memory is that of the machine it is asked on."""
@@ -23,54 +24,69 @@ class KnownError:
     """How far predictions were from published figures that the fit had not seen.
 
     Attributes:
-        fraction: Median of the absolute relative errors.
+        fraction: Median of the absolute relative errors of mean TPOT.
         num_rows: Published rows behind it.
         against: Which rows.
+        ttft_fraction: The same of mean TTFT; None where no row has it.
+        weight_types: Types of weights that the rows had.
     """
 
     fraction: float
     num_rows: int
     against: str
+    ttft_fraction: float | None = None
+    weight_types: tuple[str, ...] = ("bfloat16",)
+
+    def __str__(self) -> str:
+        """The errors and what is behind them, for people."""
+        ttft = self.ttft_fraction
+        more = "" if ttft is None else f", of TTFT {100 * ttft:.0f} %"
+        return (
+            f"{100 * self.fraction:.0f} % of TPOT{more}, median over {self.num_rows}"
+            f" rows: {self.against}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What a GPU does in a second, at most, and the share of it that kernels reach.
+    """What a GPU does in a second, at most, and how far kernels get.
 
-    Rates are decimal (GB, TFLOP), dense, and of one direction; an efficiency is the
-    share of the rate named beside it.
+    Rates are decimal (GB, TFLOP), dense, and of one direction.
 
     Attributes:
         bf16_tflop_per_s: That of fp16 on a GPU without bf16.
         fp8_tflop_per_s: None without fp8 arithmetic.
-        pcie_gb_per_s: Rate of a large pinned copy between CPU and GPU.
-        copy_overhead_ns: Cost of one ``cudaMemcpyAsync`` beside its bytes.
+        pcie_gb_per_s: Rate of the bytes of pinned copies between CPU and GPU.
         nvlink_gb_per_s: Between GPUs of a host; that of PCIe without a link of their own.
-        attention_latency_ns: Attention of a layer before it reads any context.
-        all_reduce_latency_ns: One all-reduce of an empty message.
+        kernels: Shares of these rates, and latencies.
     """
 
     memory_bandwidth_gb_per_s: float
     bf16_tflop_per_s: float
     fp8_tflop_per_s: float | None = None
     pcie_gb_per_s: float
-    copy_overhead_ns: int
     nvlink_gb_per_s: float
-    memory_efficiency: float
-    compute_efficiency: float
-    attention_memory_efficiency: float
-    attention_compute_efficiency: float
-    attention_latency_ns: int
-    nvlink_efficiency: float
-    all_reduce_latency_ns: int
+    kernels: Kernels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What somebody's measurements changed about a GPU's step times.
+
+    Attributes:
+        source: Whose measurements, of which model, and how well they are met.
+        overhead: Figures of the engine's overhead that were fitted, by name.
+        made_for: The engine that was measured: knobs of a run's configuration.
+    """
+
+    source: str
+    overhead: Mapping[str, int]
+    made_for: Mapping[str, str | int | bool | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProfile:
     """One GPU as an engine meets it; each figure has an entry in ``sources``.
-
-    The figures of ``rates`` can be read from the profile itself; all of these raise
-    :class:`ProfileError` on a GPU whose rates nobody knows.
 
     Attributes:
         memory_gib: Total memory as vLLM and torch see it, less than the box says.
@@ -78,6 +94,7 @@ class GpuProfile:
         rates: None where nobody knows them.
         known_error: Of step times on this GPU; None when never compared.
         is_unified: The host's memory is the same, as on Jetson or GB10.
+        calibration: None for a GPU as it is published.
     """
 
     name: str
@@ -88,11 +105,17 @@ class GpuProfile:
     known_error: KnownError | None
     sources: Mapping[str, str]
     is_unified: bool = False
+    calibration: Calibration | None = None
 
     @property
     def is_host(self) -> bool:
         """Whether vLLM's CPU backend is meant."""
         return self.name == HOST
+
+    @property
+    def is_amd(self) -> bool:
+        """Whether copies are AMD's."""
+        return any(name.startswith("AMD ") for name in self.aliases)
 
     @property
     def has_bf16(self) -> bool:
@@ -113,13 +136,11 @@ class GpuProfile:
         """What stands behind its step times, in one sentence."""
         if self.rates is None:
             return f"step times of {self.name} are not known"
+        if self.calibration is not None:
+            return f"calibrated: {self.calibration.source}"
         if self.known_error is None:
             return f"no published row was compared with step times of {self.name}"
-        error = self.known_error
-        return (
-            f"step times checked against {error.num_rows} published rows, median error"
-            f" {100 * error.fraction:.1f} % ({error.against})"
-        )
+        return f"known error {self.known_error}"
 
     @property
     def known_rates(self) -> Rates:
@@ -134,63 +155,3 @@ class GpuProfile:
                 " and arithmetic; calibrate, or give a .toml file with the rates as --gpu"
             )
         return self.rates
-
-    @property
-    def memory_bandwidth_gb_per_s(self) -> float:
-        """As in :class:`Rates`."""
-        return self.known_rates.memory_bandwidth_gb_per_s
-
-    @property
-    def bf16_tflop_per_s(self) -> float:
-        """As in :class:`Rates`."""
-        return self.known_rates.bf16_tflop_per_s
-
-    @property
-    def pcie_gb_per_s(self) -> float:
-        """As in :class:`Rates`."""
-        return self.known_rates.pcie_gb_per_s
-
-    @property
-    def copy_overhead_ns(self) -> int:
-        """As in :class:`Rates`."""
-        return self.known_rates.copy_overhead_ns
-
-    @property
-    def nvlink_gb_per_s(self) -> float:
-        """As in :class:`Rates`."""
-        return self.known_rates.nvlink_gb_per_s
-
-    @property
-    def memory_efficiency(self) -> float:
-        """As in :class:`Rates`."""
-        return self.known_rates.memory_efficiency
-
-    @property
-    def compute_efficiency(self) -> float:
-        """As in :class:`Rates`."""
-        return self.known_rates.compute_efficiency
-
-    @property
-    def attention_memory_efficiency(self) -> float:
-        """As in :class:`Rates`."""
-        return self.known_rates.attention_memory_efficiency
-
-    @property
-    def attention_compute_efficiency(self) -> float:
-        """As in :class:`Rates`."""
-        return self.known_rates.attention_compute_efficiency
-
-    @property
-    def attention_latency_ns(self) -> int:
-        """As in :class:`Rates`."""
-        return self.known_rates.attention_latency_ns
-
-    @property
-    def nvlink_efficiency(self) -> float:
-        """As in :class:`Rates`."""
-        return self.known_rates.nvlink_efficiency
-
-    @property
-    def all_reduce_latency_ns(self) -> int:
-        """As in :class:`Rates`."""
-        return self.known_rates.all_reduce_latency_ns

@@ -30,12 +30,14 @@ class Quantization:
 
     Attributes:
         method: As in ``quantization_config`` or ``--quantization``.
+        weight_type: ``fp8``, ``fp8_block``, ``nvfp4``, ``mxfp4``, ``int4`` or ``int8``.
         bytes_per_param: Of a quantised parameter, its share of scales and zeros included.
         ignored: Modules that keep the dtype, as the checkpoint names them.
         hidden_multiple: The engine pads the hidden size of quantised experts to this.
     """
 
     method: str
+    weight_type: str
     bytes_per_param: float
     ignored: tuple[str, ...] = ()
     hidden_multiple: int = 1
@@ -59,9 +61,11 @@ def read_quantization(config: Mapping[str, Any]) -> Quantization:
             f" {', '.join(_BYTES_PER_PARAM)}; take a checkpoint of one of these"
         )
     try:
+        num_bytes = bytes_per_param(config)
         return Quantization(
             method=str(method),
-            bytes_per_param=bytes_per_param(config),
+            weight_type=_weight_type(str(method), config),
+            bytes_per_param=num_bytes,
             ignored=_ignored(config),
             hidden_multiple=256 if method == "mxfp4" else 1,
         )
@@ -171,6 +175,28 @@ def _scheme_bytes(weights: Mapping[str, Any]) -> float:
         FP8_BYTES if is_fp4 else FP16_BYTES,
         has_zeros=not weights.get("symmetric", True),
     )
+
+
+def _weight_type(method: str, config: Mapping[str, Any]) -> str:
+    """What the parameters are; the config has been understood before."""
+    match SAME_METHOD.get(method, method):
+        case "fp8":
+            return "fp8_block" if config.get("weight_block_size") else "fp8"
+        case "modelopt":
+            return {"FP8": "fp8", "NVFP4": "nvfp4"}[config["quant_algo"]]
+        case "mxfp4":
+            return "mxfp4"
+        case "compressed-tensors":
+            return _scheme_type(next(iter(config["config_groups"].values()))["weights"])
+    return f"int{config['bits']}"
+
+
+def _scheme_type(weights: Mapping[str, Any]) -> str:
+    if weights.get("type") != "float":
+        return f"int{weights['num_bits']}"
+    if weights["num_bits"] == 4:
+        return "nvfp4"
+    return "fp8_block" if weights.get("strategy") == "block" else "fp8"
 
 
 _BYTES_PER_PARAM = {

@@ -1,15 +1,23 @@
 """How long one engine step takes: batch shape in, exact integer femtoseconds out."""
 
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple, Protocol
 
-from profiles.errors import ProfileError
+from profiles.copies import H100_COPIES, MI300X_COPIES, V0_SWAP, CopyMethod
+from profiles.engine_overhead import NO_OVERHEAD, EngineOverhead
 from profiles.gpu import GpuProfile, KnownError
-from profiles.host_overhead import V0_HOST, HostOverhead
+from profiles.gpu_time import GpuTime
 from profiles.model import ModelProfile
 
 FS_PER_NS = 10**6
 FS_PER_S = 10**15
+
+MOST_GRAPH_TOKENS = 512
+"""Batches of more tokens are not captured.
+
+Source: vLLM 0.10 to 0.32, ``config/vllm.py``.
+"""
 
 
 class BatchShape(NamedTuple):
@@ -20,6 +28,8 @@ class BatchShape(NamedTuple):
         prefill_attention: Sum over the prefilled sequences of tokens computed times
             the mean context each attends to, in pairs of tokens.
         num_prefill_seqs: Sequences that prefill in this step.
+        num_prefill_context_tokens: KV tokens that they attend to, those found in the
+            cache and those computed included.
         num_decode_seqs: Sequences that decode one token each.
         num_context_tokens: KV tokens that the decoding sequences read in the first
             step, the sum of their lengths.
@@ -35,6 +45,17 @@ class BatchShape(NamedTuple):
     num_context_tokens: int
     num_swap_blocks: int = 0
     num_copy_blocks: int = 0
+    num_prefill_context_tokens: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that go through the layers."""
+        return self.num_prefill_tokens + self.num_decode_seqs
+
+    @property
+    def num_seqs(self) -> int:
+        """Sequences in the batch."""
+        return self.num_prefill_seqs + self.num_decode_seqs
 
 
 class StepTime(Protocol):
@@ -80,13 +101,20 @@ def steps_until(step_fs: int, growth_fs: int, elapsed_fs: int, max_steps: int) -
 
 
 class StepParts(NamedTuple):
-    """Where the femtoseconds of one step go; the parts follow one another."""
+    """Where the femtoseconds of one step go; the parts follow one another.
 
-    gemm_fs: int
+    Attributes:
+        linear_fs: Linear layers and experts.
+        layer_fs: The small kernels of each layer, or waiting for launches.
+        host_fs: What the engine does while the GPU waits.
+    """
+
+    linear_fs: int
     lm_head_fs: int
     attention_fs: int
     elementwise_fs: int
     all_reduce_fs: int
+    layer_fs: int
     copy_fs: int
     host_fs: int
 
@@ -96,24 +124,42 @@ class StepParts(NamedTuple):
         return sum(self)
 
 
-class RooflineStepTime:
-    """Each part of a step at the slower of memory and arithmetic, at known efficiency.
+class _TokensTime(NamedTuple):
+    """Femtoseconds of what depends on nothing but the number of tokens."""
 
-    A first model, to be refined: no overlap of parts, no CUDA-graph
-    padding, and one host overhead for every machine. For a fixed number of decoding
-    sequences the time of a pure decode step is affine in the context tokens, with an
-    integer slope, so a stretch of repeated steps has an exact closed form.
+    linear_fs: int
+    elementwise_fs: int
+    all_reduce_fs: int
+
+
+class _DecodeTime(NamedTuple):
+    """Femtoseconds of what depends on the number of decoding sequences alone."""
+
+    fixed_fs: int
+    context_token_fs: int
+
+
+class RooflineStepTime:
+    """Kernels one after another, each as its form says, and what the engine adds.
+
+    For a fixed number of decoding sequences the time of a pure decode step is affine in
+    the context tokens, with an integer slope, so a stretch of repeated steps has an exact
+    closed form.
 
     Args:
-        model: Architecture; weights and KV cache in the types it names.
+        model: In the types that its weights and KV cache have.
         gpu: One of the ``tensor_parallel_size`` equal GPUs.
         tensor_parallel_size: GPUs that share each layer.
         block_size: Tokens per KV block.
-        host: Overhead of the engine around the GPU's work.
+        overhead: What the engine adds; figures that a calibration of the GPU has
+            take the place of these.
+        copy_method: How blocks go between CPU and GPU.
+        enforce_eager: No CUDA graphs: batches are not padded to the captured sizes, and
+            no step is shorter than the launches of its kernels.
 
     Raises:
         CapacityError: ``tensor_parallel_size`` does not divide the attention heads.
-        ProfileError: A model with experts, latent attention or quantised weights.
+        ProfileError: The GPU's rates are not known.
     """
 
     def __init__(
@@ -123,41 +169,65 @@ class RooflineStepTime:
         *,
         tensor_parallel_size: int = 1,
         block_size: int = 16,
-        host: HostOverhead = V0_HOST,
+        overhead: EngineOverhead = NO_OVERHEAD,
+        copy_method: CopyMethod = V0_SWAP,
+        enforce_eager: bool = False,
     ) -> None:
-        _refuse_what_is_not_modelled(model)
+        if gpu.calibration is not None:
+            overhead = overhead.corrected(gpu.calibration.overhead)
         self.model = model
         self.gpu = gpu
         self.tensor_parallel_size = tensor_parallel_size
-        self.block_size = block_size
-        self.host = host
-        self._memory_bytes_per_s = gpu.memory_bandwidth_gb_per_s * 1e9
-        self._weight_bytes_per_s = self._memory_bytes_per_s * gpu.memory_efficiency
-        self._flop_per_s = gpu.bf16_tflop_per_s * 1e12
-        self._num_linear_params = model.num_layers * model.num_linear_params_per_layer
-        self._attention_latency_fs = (
-            model.num_layers * gpu.attention_latency_ns * FS_PER_NS
+        self.overhead = overhead
+        self._time = GpuTime(model, gpu, tensor_parallel_size, block_size)
+        self._block_bytes = model.block_bytes(block_size, tensor_parallel_size)
+        self._copy_method = copy_method
+        self._copy_cost = replace(
+            MI300X_COPIES if gpu.is_amd else H100_COPIES,
+            gb_per_s=gpu.known_rates.pcie_gb_per_s,
         )
-        self._context_token_fs = self._fs_per_context_token()
-        self._attention_pair_fs = self._fs_per_attention_pair()
-        self._swap_block_fs = self._fs_per_swap_block()
-        self._fs_of_tokens = cache(self._parts_of_tokens)
-        self._fs_of_seqs = cache(self._parts_of_seqs)
+        self._is_padded = not enforce_eager
+        self._layers_fs = model.num_layers * overhead.layer_ns * FS_PER_NS
+        launch_ns = overhead.launch_ns if enforce_eager else 0
+        self._launches_fs = model.num_layers * launch_ns * FS_PER_NS
+        ranks_ns = (tensor_parallel_size - 1) * overhead.rank_ns
+        self._host_fs = (overhead.step_ns + ranks_ns) * FS_PER_NS
+        shared_ns = overhead.shared_seq_ns if tensor_parallel_size > 1 else 0
+        self._host_seq_fs = (overhead.seq_ns + shared_ns) * FS_PER_NS
+        self._prefill = _PrefillTime(self._time)
+        self._swap_block_fs = self._copy_cost.copies_fs(
+            1, self._block_bytes, copy_method.num_parts(model.num_layers), "each"
+        )
+        self._of_tokens = cache(self._tokens_time)
+        self._of_seqs = cache(self._head_fs)
+        self._of_decodes = cache(self._decode_time)
+        self._sum_of_tokens = cache(lambda num_tokens: sum(self._of_tokens(num_tokens)))
 
     @property
     def known_error(self) -> KnownError | None:
-        """Error of the GPU's part, measured on rows the fit had not seen, or None."""
-        return self.gpu.known_error
+        """How far published rows of such weights on this GPU were off, or None."""
+        return known_error(self.model, self.gpu)
 
     def step_fs(self, shape: BatchShape) -> int:
         """Femtoseconds of one step, the copies before it included."""
-        num_tokens = shape.num_prefill_tokens + shape.num_decode_seqs
-        if num_tokens == 0:
-            return self._copy_fs(shape)
-        num_seqs = shape.num_prefill_seqs + shape.num_decode_seqs
-        tokens_fs = sum(self._fs_of_tokens(num_tokens))
-        seqs_fs = sum(self._fs_of_seqs(num_seqs))
-        return tokens_fs + seqs_fs + self._attention_fs(shape) + self._copy_fs(shape)
+        num_decode_seqs, num_prefill_seqs = shape.num_decode_seqs, shape.num_prefill_seqs
+        num_tokens = shape.num_prefill_tokens + num_decode_seqs
+        num_seqs = num_prefill_seqs + num_decode_seqs
+        step_fs = 0
+        if num_tokens:
+            decode_fs, context_token_fs = self._of_decodes(num_decode_seqs)
+            fixed_fs = self._sum_of_tokens(num_tokens) + self._of_seqs(num_seqs)
+            step_fs = (
+                max(fixed_fs + decode_fs + self._layers_fs, self._launches_fs)
+                + shape.num_context_tokens * context_token_fs
+                + self._host_fs
+                + num_seqs * self._host_seq_fs
+            )
+        if num_prefill_seqs:
+            step_fs += self._prefill.attention_fs(shape)
+        if shape.num_swap_blocks or shape.num_copy_blocks:
+            step_fs += self._copy_fs(shape)
+        return step_fs
 
     def growth_fs(self, shape: BatchShape) -> int:
         """Femtoseconds that one more context token per decoding sequence adds.
@@ -165,152 +235,126 @@ class RooflineStepTime:
         Only a pure decode batch without swaps or copies repeats as it is; for any
         other the figure is that of its decoding sequences.
         """
-        return shape.num_decode_seqs * self._context_token_fs
+        num_seqs = shape.num_decode_seqs
+        return num_seqs * self._of_decodes(num_seqs).context_token_fs
 
-    @property
-    def transfer_fs_per_block(self) -> int:
-        """Femtoseconds to copy a block between GPU and offload tier, beside the steps.
-
-        One copy a block, in which the layers follow one another.
-
-        Source: vLLM blog of 2026-01-08 on the KV offloading connector; transfer.csv.
-        """
-        bytes_fs = round(self._block_bytes / (self.gpu.pcie_gb_per_s * 1e9) * FS_PER_S)
-        return self.gpu.copy_overhead_ns * FS_PER_NS + bytes_fs
+    def transfer_fs(self, num_blocks: int, *, is_load: bool) -> int:
+        """Femtoseconds of one transfer between GPU and offload tier, beside the steps."""
+        num_parts = self._copy_method.num_parts(self.model.num_layers)
+        call = self._copy_method.call(
+            num_blocks * num_parts, self._block_bytes / num_parts, is_load=is_load
+        )
+        return self._copy_cost.copies_fs(
+            num_blocks, self._block_bytes, num_parts, call, is_load=is_load
+        )
 
     def swap_fs(self, shape: BatchShape) -> int:
         """Femtoseconds of copies between CPU and GPU, for which the step waits."""
         return shape.num_swap_blocks * self._swap_block_fs
 
     def parts(self, shape: BatchShape) -> StepParts:
-        """Where the time of one step goes; without tokens only the copies remain."""
-        num_tokens = shape.num_prefill_tokens + shape.num_decode_seqs
-        num_seqs = shape.num_prefill_seqs + shape.num_decode_seqs
-        if num_tokens == 0:
-            return StepParts(0, 0, 0, 0, 0, self._copy_fs(shape), 0)
-        gemm_fs, elementwise_fs, all_reduce_fs = self._fs_of_tokens(num_tokens)
-        lm_head_fs, host_fs = self._fs_of_seqs(num_seqs)
+        """Where the time of one step goes; without tokens only the copies remain.
+
+        Without CUDA graphs launches hide behind the kernels, but for what attention
+        reads: so a step stays affine in the context.
+        """
+        copy_fs = self._copy_fs(shape)
+        if shape.num_tokens == 0:
+            return StepParts(0, 0, 0, 0, 0, 0, copy_fs, 0)
+        of_tokens, head_fs = (
+            self._of_tokens(shape.num_tokens),
+            self._of_seqs(shape.num_seqs),
+        )
+        decode = self._of_decodes(shape.num_decode_seqs)
+        waiting_fs = self._launches_fs - sum(of_tokens) - head_fs - decode.fixed_fs
+        attention_fs = (
+            decode.fixed_fs
+            + shape.num_context_tokens * decode.context_token_fs
+            + self._prefill.attention_fs(shape)
+        )
         return StepParts(
-            gemm_fs=gemm_fs,
-            lm_head_fs=lm_head_fs,
-            attention_fs=self._attention_fs(shape),
-            elementwise_fs=elementwise_fs,
-            all_reduce_fs=all_reduce_fs,
-            copy_fs=self._copy_fs(shape),
-            host_fs=host_fs,
+            linear_fs=of_tokens.linear_fs,
+            lm_head_fs=head_fs,
+            attention_fs=attention_fs,
+            elementwise_fs=of_tokens.elementwise_fs,
+            all_reduce_fs=of_tokens.all_reduce_fs,
+            layer_fs=max(self._layers_fs, waiting_fs),
+            copy_fs=copy_fs,
+            host_fs=self._host_fs + shape.num_seqs * self._host_seq_fs,
         )
 
-    def _parts_of_tokens(self, num_tokens: int) -> tuple[int, int, int]:
-        """Parts that depend on nothing but the number of tokens."""
-        return (
-            self._matmul_fs(self._num_linear_params, num_tokens),
-            self._elementwise_fs(num_tokens),
-            self._all_reduce_fs(num_tokens),
+    def _tokens_time(self, num_tokens: int) -> _TokensTime:
+        if self._is_padded:
+            num_tokens = graph_size(num_tokens)
+        return _TokensTime(
+            linear_fs=_fs(self._time.linear_s(num_tokens)),
+            elementwise_fs=_fs(self._time.elementwise_s(num_tokens)),
+            all_reduce_fs=_fs(self._time.all_reduce_s(num_tokens)),
         )
 
-    def _parts_of_seqs(self, num_seqs: int) -> tuple[int, int]:
-        """Parts that depend on nothing but the number of sequences."""
-        lm_head_fs = self._matmul_fs(self.model.num_lm_head_params, num_seqs)
-        return lm_head_fs, self._host_fs(num_seqs)
+    def _head_fs(self, num_seqs: int) -> int:
+        return _fs(self._time.head_s(num_seqs))
 
-    def _host_fs(self, num_seqs: int) -> int:
-        ranks_ns = (self.tensor_parallel_size - 1) * self.host.rank_ns
-        return (self.host.step_ns + ranks_ns + num_seqs * self.host.seq_ns) * FS_PER_NS
-
-    def _matmul_fs(self, num_params: int, num_rows: int) -> int:
-        """Weights read once, or two operations per weight and row if that is slower."""
-        params = num_params / self.tensor_parallel_size
-        read_s = params * self.model.bytes_per_param / self._weight_bytes_per_s
-        compute_s = (
-            2 * params * num_rows / (self._flop_per_s * self.gpu.compute_efficiency)
+    def _decode_time(self, num_seqs: int) -> _DecodeTime:
+        if num_seqs == 0:
+            return _DecodeTime(0, 0)
+        return _DecodeTime(
+            fixed_fs=_fs(self._time.decode_s(num_seqs)),
+            context_token_fs=_fs(self._time.context_token_s(num_seqs)),
         )
-        return round(max(read_s, compute_s) * FS_PER_S)
-
-    def _attention_fs(self, shape: BatchShape) -> int:
-        """Prefills by arithmetic, decodes by the KV cache they read.
-
-        Each of the two kinds launches kernels of its own in every layer.
-        """
-        num_kinds = (shape.num_prefill_seqs > 0) + (shape.num_decode_seqs > 0)
-        return (
-            num_kinds * self._attention_latency_fs
-            + shape.prefill_attention * self._attention_pair_fs
-            + shape.num_context_tokens * self._context_token_fs
-        )
-
-    def _fs_per_context_token(self) -> int:
-        kv_bytes = self.model.kv_bytes_per_token(self.tensor_parallel_size)
-        rate = self._memory_bytes_per_s * self.gpu.attention_memory_efficiency
-        return round(kv_bytes / rate * FS_PER_S)
-
-    def _fs_per_attention_pair(self) -> int:
-        """QK and PV: two multiply-adds per head element for each pair of tokens."""
-        heads = self.model.num_attention_heads / self.tensor_parallel_size
-        flop = 4 * self.model.num_layers * heads * self.model.head_dim
-        rate = self._flop_per_s * self.gpu.attention_compute_efficiency
-        return round(flop / rate * FS_PER_S)
-
-    def _elementwise_fs(self, num_tokens: int) -> int:
-        """Activations that norms, rotary embedding and gated MLP read and write.
-
-        Per token and layer: two residual norms read and write two vectors each, the
-        rotation reads and writes Q and K, the cache takes K and V, and the gate reads
-        two MLP rows and writes one. Derived from the architecture, not fitted.
-        """
-        model = self.model
-        heads = 2 * model.num_attention_heads + 4 * model.num_kv_heads
-        shared = heads * model.head_dim + 3 * model.intermediate_size
-        elements = 8 * model.hidden_size + shared / self.tensor_parallel_size
-        moved_bytes = num_tokens * model.num_layers * elements * model.bytes_per_param
-        return round(moved_bytes / self._weight_bytes_per_s * FS_PER_S)
-
-    def _all_reduce_fs(self, num_tokens: int) -> int:
-        """Two sums of hidden states per layer; a ring moves 2 (n - 1) / n of each.
-
-        Source: NCCL performance notes, bus bandwidth of all-reduce.
-        """
-        size = self.tensor_parallel_size
-        if size == 1:
-            return 0
-        message = num_tokens * self.model.hidden_size * self.model.bytes_per_param
-        rate = self.gpu.nvlink_gb_per_s * 1e9 * self.gpu.nvlink_efficiency
-        transfer_fs = round(2 * (size - 1) / size * message / rate * FS_PER_S)
-        latency_fs = self.gpu.all_reduce_latency_ns * FS_PER_NS
-        return 2 * self.model.num_layers * (latency_fs + transfer_fs)
 
     def _copy_fs(self, shape: BatchShape) -> int:
         """Swaps over PCIe, then copy-on-write in the GPU's own memory."""
+        swap_fs = shape.num_swap_blocks * self._swap_block_fs
         if not shape.num_copy_blocks:
-            return self.swap_fs(shape)
-        moved_bytes = 2 * shape.num_copy_blocks * self._block_bytes
-        on_gpu_fs = round(moved_bytes / self._weight_bytes_per_s * FS_PER_S)
-        return self.swap_fs(shape) + on_gpu_fs
-
-    def _fs_per_swap_block(self) -> int:
-        """K and V of every layer are separate copies; each pays its overhead.
-
-        Source: vLLM 0.5.5 ``cache_kernels.cu`` ``swap_blocks``, called per layer, one
-        ``cudaMemcpyAsync`` per block for K and one for V.
-        """
-        num_copies = 2 * self.model.num_layers
-        bytes_fs = round(self._block_bytes / (self.gpu.pcie_gb_per_s * 1e9) * FS_PER_S)
-        return num_copies * self.gpu.copy_overhead_ns * FS_PER_NS + bytes_fs
-
-    @property
-    def _block_bytes(self) -> int:
-        return self.model.block_bytes(self.block_size, self.tensor_parallel_size)
+            return swap_fs
+        return swap_fs + _fs(self._time.copy_s(shape.num_copy_blocks * self._block_bytes))
 
 
-def _refuse_what_is_not_modelled(model: ModelProfile) -> None:
-    parts = {
-        "experts": model.experts,
-        "latent attention": model.mla,
-        "quantised weights": model.quantization,
-    }
-    missing = [part for part, found in parts.items() if found is not None]
-    if missing:
-        raise ProfileError(
-            f"step times of models with {' and '.join(missing)} are not known yet, and"
-            f" {model.name} has them; blockbench capacity sizes it, and a replay needs a"
-            " dense model in bf16 such as meta-llama/Llama-3.1-8B"
+class _PrefillTime:
+    """Femtoseconds of prefills' attention."""
+
+    def __init__(self, time: GpuTime) -> None:
+        self._fixed_fs = _fs(time.prefill_s)
+        self._pair_fs = _fs(time.prefill_pair_s)
+        self._token_fs = _fs(time.prefill_token_s)
+        self._serial_fs = _fs(time.prefill_serial_s)
+        self._context_token_fs = _fs(time.prefill_context_token_s)
+
+    def attention_fs(self, shape: BatchShape) -> int:
+        """Femtoseconds in all layers; a few tokens after a long prefix mostly read it."""
+        if not shape.num_prefill_seqs:
+            return 0
+        num_tokens = shape.num_prefill_tokens
+        compute_fs = shape.prefill_attention * self._pair_fs
+        read_fs = shape.num_prefill_context_tokens * self._context_token_fs
+        return (
+            self._fixed_fs
+            + max(compute_fs, read_fs)
+            + num_tokens * self._token_fs
+            + num_tokens // shape.num_prefill_seqs * self._serial_fs
         )
+
+
+def known_error(model: ModelProfile, gpu: GpuProfile) -> KnownError | None:
+    """How far step times on this GPU were off for models such as this, or None."""
+    error = gpu.known_error
+    if error is None or model.experts is not None or model.mla is not None:
+        return None
+    return error if model.type_of_weights in error.weight_types else None
+
+
+def graph_size(num_tokens: int) -> int:
+    """Tokens that a batch is padded to, where a CUDA graph of that size was captured.
+
+    Source: vLLM 0.10 to 0.32, ``config/vllm.py``: 1, 2, 4, multiples of 8 below 256 and
+    of 16 from there to 512.
+    """
+    if num_tokens > MOST_GRAPH_TOKENS or num_tokens <= 2:
+        return num_tokens
+    multiple = 4 if num_tokens <= 4 else 8 if num_tokens <= 256 else 16
+    return -(-num_tokens // multiple) * multiple
+
+
+def _fs(seconds: float) -> int:
+    return round(seconds * FS_PER_S)

@@ -55,12 +55,11 @@ def _layer_bytes(model: ModelProfile, layer: int, size: int) -> int:
 
 
 def _module_bytes(model: ModelProfile, module: Module) -> int:
-    """Routers keep the dtype; what is quantised takes its scales along, biases do not."""
-    quantization = model.quantization
-    is_router = module.name.endswith("mlp.gate")
-    if quantization is None or is_router or not quantization.has_quantized(module.name):
+    """What is quantised takes its scales along, biases keep the dtype."""
+    weight_type, bytes_per_param = model.weight_type(module.name)
+    if weight_type == "bfloat16" or (quantization := model.quantization) is None:
         return module.num_params * model.bytes_per_param
-    num_bytes = module.num_weights * quantization.bytes_per_param
+    num_bytes = module.num_weights * bytes_per_param
     if module.num > 1:
         num_bytes *= _padded(model.hidden_size, quantization.hidden_multiple)
         num_bytes /= model.hidden_size

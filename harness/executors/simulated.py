@@ -2,10 +2,18 @@
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Protocol
 
 from harness.executors.executor import Execution
-from harness.schedulers.batch import Batch, TransferId
+from harness.schedulers.batch import Batch, Transfer, TransferId
 from profiles.step_time import FS_PER_NS, BatchShape, StepTime, steps_until, stretch_fs
+
+
+class TransferTime(Protocol):
+    """How long a transfer between GPU and offload tier takes."""
+
+    def __call__(self, num_blocks: int, *, is_load: bool) -> int:
+        """Femtoseconds from the call to the last byte."""
 
 
 @dataclass(slots=True)
@@ -33,21 +41,22 @@ class SimulatedExecutor:
 
     Args:
         step_time: Durations of batches.
-        transfer_fs_per_block: Femtoseconds to copy a block beside the batches. Loads run
-            one after another, and so do stores; they do not slow each other down.
+        transfer_fs: Femtoseconds of a transfer beside the batches; None without any.
+            Loads run one after another, and so do stores; they do not slow each other
+            down.
         is_ahead: Calls are a step ahead (asynchronous scheduling).
     """
 
     def __init__(
         self,
         step_time: StepTime,
-        transfer_fs_per_block: int = 0,
+        transfer_fs: TransferTime | None = None,
         *,
         is_ahead: bool = False,
     ) -> None:
         self._step_time = step_time
         self._is_ahead = is_ahead
-        self._transfer_fs_per_block = transfer_fs_per_block
+        self._transfer_fs = transfer_fs
         self._now_fs = 0
         self._in_flight: deque[_Span] = deque()
         self._transfer_ends_fs: dict[TransferId, int] = {}
@@ -136,11 +145,16 @@ class SimulatedExecutor:
             is_late = transfer.is_store and transfer.transfer_id not in batch.flushed
             lane = "store" if transfer.is_store else "load"
             begin_fs = max(end_fs if is_late else start_fs, self._last_end_fs[lane])
-            duration_fs = transfer.num_blocks * self._transfer_fs_per_block
+            duration_fs = self._duration_fs(transfer)
             self._last_end_fs[lane] = begin_fs + duration_fs
             self._transfer_ends_fs[transfer.transfer_id] = begin_fs + duration_fs
         ends_fs = [self._transfer_ends_fs[number] for number in batch.flushed]
         return max(0, max(ends_fs, default=start_fs) - start_fs)
+
+    def _duration_fs(self, transfer: Transfer) -> int:
+        if self._transfer_fs is None:
+            return 0
+        return self._transfer_fs(transfer.num_blocks, is_load=not transfer.is_store)
 
     def _first_event_fs(self, until_ns: int | None) -> int | None:
         until_fs = None if until_ns is None else until_ns * FS_PER_NS

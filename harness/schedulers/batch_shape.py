@@ -14,6 +14,7 @@ def shape_of(batch: Batch, groups: Seq[SequenceGroup]) -> BatchShape:
     ``i`` tokens.
     """
     num_prefill_tokens = prefill_attention = num_prefill_seqs = 0
+    num_prefill_context_tokens = 0
     num_decode_seqs = num_context_tokens = 0
     for entry, group in zip(batch.scheduled, groups, strict=True):
         running = group.seqs_with(SequenceStatus.RUNNING)
@@ -27,6 +28,7 @@ def shape_of(batch: Batch, groups: Seq[SequenceGroup]) -> BatchShape:
         num_prefill_tokens += end - start
         prefill_attention += (end * (end + 1) - start * (start + 1)) // 2
         num_prefill_seqs += 1
+        num_prefill_context_tokens += end
     return BatchShape(
         num_prefill_tokens=num_prefill_tokens,
         prefill_attention=prefill_attention,
@@ -35,4 +37,5 @@ def shape_of(batch: Batch, groups: Seq[SequenceGroup]) -> BatchShape:
         num_context_tokens=num_context_tokens,
         num_swap_blocks=len(batch.swap_in) + len(batch.swap_out),
         num_copy_blocks=len(batch.copy_on_write),
+        num_prefill_context_tokens=num_prefill_context_tokens,
     )

@@ -161,6 +161,7 @@ class Call:
 
     def _shape(self) -> BatchShape:
         num_prefill_tokens = prefill_attention = num_prefill_seqs = 0
+        num_prefill_context_tokens = 0
         num_decode_seqs, num_context_tokens = self.num_steady_seqs, self.num_steady_tokens
         for part in self.parts.values():
             end = part.request.num_computed_tokens
@@ -172,10 +173,12 @@ class Call:
             num_prefill_tokens += part.num_tokens
             prefill_attention += (end * (end + 1) - start * (start + 1)) // 2
             num_prefill_seqs += 1
+            num_prefill_context_tokens += end
         return BatchShape(
             num_prefill_tokens=num_prefill_tokens,
             prefill_attention=prefill_attention,
             num_prefill_seqs=num_prefill_seqs,
             num_decode_seqs=num_decode_seqs,
             num_context_tokens=num_context_tokens,
+            num_prefill_context_tokens=num_prefill_context_tokens,
         )

@@ -194,8 +194,11 @@ class Offloading:
         Returns:
             Copies to start, loads first, and stores that must end before the step.
         """
+        is_given = np.zeros(len(self._num_fences), dtype=np.bool_)
+        for block_ids in allocated:
+            is_given[block_ids] = True
         forced = {t: None for r in preempted for t in self._offered[r].transfers}
-        forced |= dict.fromkeys(self._overwritten(allocated))
+        forced |= dict.fromkeys(self._overwritten(is_given))
         transfers, self._new_loads = self._new_loads, []
         for request in scheduled:
             if request in self.owing:
@@ -205,7 +208,7 @@ class Offloading:
             for store in self._store(request, request.request.num_prompt_tokens):
                 transfers.append(store)
                 self._fence(store.transfer_id)
-                if self._is_overwritten(store.transfer_id, allocated):
+                if self._is_overwritten(store.transfer_id, is_given):
                     forced[store.transfer_id] = None
         self._over.clear()
         self._has_changed = False
@@ -260,17 +263,16 @@ class Offloading:
         self._fenced[transfer_id] = None
         self._num_fences[self._copies[transfer_id].block_ids] += 1
 
-    def _overwritten(self, allocated: Sequence[BlockIds]) -> list[TransferId]:
+    def _overwritten(self, is_given: NDArray[np.bool_]) -> list[TransferId]:
         """Stores that read blocks given out in this call."""
-        if not any(self._num_fences[block_ids].any() for block_ids in allocated):
+        if not self._num_fences[is_given].any():
             return []
-        return [t for t in self._fenced if self._is_overwritten(t, allocated)]
+        return [t for t in self._fenced if self._is_overwritten(t, is_given)]
 
     def _is_overwritten(
-        self, transfer_id: TransferId, allocated: Sequence[BlockIds]
+        self, transfer_id: TransferId, is_given: NDArray[np.bool_]
     ) -> bool:
-        read = self._copies[transfer_id].block_ids
-        return any(np.isin(read, block_ids).any() for block_ids in allocated)
+        return bool(is_given[self._copies[transfer_id].block_ids].any())
 
     # -- the end of a copy -------------------------------------------------------------
 

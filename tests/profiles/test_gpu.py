@@ -11,18 +11,23 @@ from typing import Any
 import pytest
 
 from profiles.errors import ProfileError, UnknownNameError
-from profiles.gpu import GpuProfile, Rates, gpu_names, known_gpus, load_gpu
+from profiles.gpu import GpuProfile, KnownError, gpu_names, known_gpus, load_gpu
+from profiles.kernels import ARITHMETIC, Experts, Gemm
 
 BUNDLED = gpu_names()[:-1]
-SHARES = [field.name for field in dataclasses.fields(Rates) if "efficiency" in field.name]
+OWN_KERNELS = {"A100-80GB", "H100-80GB", "H200", "B200", "L40S"}
 MINE = """
 name = "my-gpu"
 memory_gib = 47.5
 memory_bandwidth_gb_per_s = 900
 bf16_tflop_per_s = 200
 pcie_gb_per_s = 24.5
-efficiencies_of = "a100"
+kernels_of = "a100"
 """
+
+
+def _data_text(name: str) -> str:
+    return (files("profiles") / "data" / name).read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -72,8 +77,7 @@ def test_one_gpu_has_many_names(alias: str, name: str) -> None:
 
 def test_no_name_means_two_gpus() -> None:
     """Names and aliases are unique once case, separators and vendor are folded."""
-    text = (files("profiles") / "data" / "gpus.toml").read_text(encoding="utf-8")
-    tables = tomllib.loads(text)["gpu"]
+    tables = tomllib.loads(_data_text("gpus.toml"))["gpu"]
     names = [name for gpu in tables for name in (gpu["name"], *gpu["aliases"])]
 
     assert {load_gpu(name).name for name in names} == set(BUNDLED)
@@ -95,20 +99,44 @@ def test_every_figure_has_a_source(name: str) -> None:
     """A profile holds no number that its sources do not name, and none idle."""
     gpu = load_gpu(name)
     assert gpu.rates is not None
-    figures = {"memory_gib": gpu.memory_gib} | dataclasses.asdict(gpu.rates)
-    figures["compute_capability"] = gpu.compute_capability
+    rates = {field.name for field in dataclasses.fields(gpu.rates)}
+    if gpu.rates.fp8_tflop_per_s is None:
+        rates.remove("fp8_tflop_per_s")
+    if gpu.compute_capability is not None:
+        rates.add("compute_capability")
 
-    assert set(gpu.sources) == {key for key, figure in figures.items() if figure}
+    assert set(gpu.sources) == rates | {"memory_gib"}
     assert not any(text.startswith("given in") for text in gpu.sources.values())
 
 
 @pytest.mark.parametrize("name", BUNDLED)
-def test_no_efficiency_exceeds_the_hardware(name: str) -> None:
-    """No kernel is credited with more than the datasheet's rate."""
-    rates = load_gpu(name).known_rates
+def test_no_kernel_of_bf16_exceeds_the_hardware(name: str) -> None:
+    """GEMMs and attention are credited with less than the datasheet's rates."""
+    kernels = load_gpu(name).known_rates.kernels
+    gemm, decode = kernels.gemm["bfloat16"], kernels.generation["bfloat16"]
 
-    assert len(SHARES) == 5
-    assert all(0.3 < getattr(rates, share) < 1 for share in SHARES)
+    assert 0.7 < gemm.memory_efficiency < 1
+    assert 0.7 < gemm.compute_efficiency < 1
+    assert 0.7 < decode.memory_efficiency < 1
+    assert 0.5 < kernels.context["bfloat16"].compute_efficiency < 1
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_kernels_of_any_type_are_plausible(name: str) -> None:
+    """Weights pass at no more than 1.2 times the bandwidth, and start within 60 us.
+
+    Above 1 is what the caches hold of them, and experts that skewed routing leaves out.
+    """
+    kernels = load_gpu(name).known_rates.kernels
+    forms: list[Gemm | Experts] = [*kernels.gemm.values(), *kernels.experts.values()]
+
+    assert len(forms) >= 2
+    assert all(0.5 < form.memory_efficiency < 1.2 for form in forms)
+    assert all(0.1 < form.compute_efficiency < 1 for form in forms)
+    assert all(form.latency_s < 60e-6 for form in forms)
+    latencies_s = [form.latency_s for form in kernels.generation.values()]
+    latencies_s += [form.latency_s for form in kernels.context.values()]
+    assert all(5e-6 < latency_s < 20e-6 for latency_s in latencies_s)
 
 
 @pytest.mark.parametrize("name", BUNDLED)
@@ -117,12 +145,13 @@ def test_figures_are_those_of_a_gpu(name: str) -> None:
     gpu = load_gpu(name)
 
     assert 14 < gpu.memory_gib < 200
-    assert 250 < gpu.memory_bandwidth_gb_per_s <= 8000
-    assert 60 < gpu.bf16_tflop_per_s < 2500
-    assert 12 < gpu.pcie_gb_per_s < 64
-    assert gpu.pcie_gb_per_s <= gpu.nvlink_gb_per_s <= 900
-    if (fp8 := gpu.known_rates.fp8_tflop_per_s) is not None:
-        assert fp8 == pytest.approx(2 * gpu.bf16_tflop_per_s, rel=0.02)
+    rates = gpu.known_rates
+    assert 250 < rates.memory_bandwidth_gb_per_s <= 8000
+    assert 60 < rates.bf16_tflop_per_s < 2500
+    assert 12 < rates.pcie_gb_per_s < 64
+    assert rates.pcie_gb_per_s <= rates.nvlink_gb_per_s <= 900
+    if (fp8 := rates.fp8_tflop_per_s) is not None:
+        assert fp8 == pytest.approx(2 * rates.bf16_tflop_per_s, rel=0.02)
 
 
 @pytest.mark.parametrize("name", BUNDLED)
@@ -160,29 +189,60 @@ def test_gpus_without_nvlink_reach_each_other_over_pcie(name: str) -> None:
     """Their link is as fast as PCIe, and its source says so."""
     gpu = load_gpu(name)
 
-    assert gpu.nvlink_gb_per_s == gpu.pcie_gb_per_s
+    assert gpu.known_rates.nvlink_gb_per_s == gpu.known_rates.pcie_gb_per_s
     assert "PCIe" in gpu.sources["nvlink_gb_per_s"]
 
 
-@pytest.mark.parametrize("name", sorted(set(BUNDLED) - set(known_gpus())))
-def test_lent_efficiencies_say_so(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(set(BUNDLED) - OWN_KERNELS))
+def test_lent_kernels_say_so(name: str) -> None:
     """What nobody measured is that of a GPU that was, without its known error."""
     gpu = load_gpu(name)
 
     assert gpu.known_error is None
     assert "no published row was compared" in gpu.evidence
-    for share in SHARES:
-        assert "nobody measured it" in gpu.sources[share]
-        lenders = [load_gpu(known) for known in known_gpus()]
-        assert getattr(gpu, share) in [getattr(lender, share) for lender in lenders]
+    assert "nobody measured" in gpu.sources["kernels"]
+    lenders = [load_gpu(lender) for lender in OWN_KERNELS]
+    assert gpu.known_rates.kernels in [lender.known_rates.kernels for lender in lenders]
+
+
+@pytest.mark.parametrize("name", sorted(OWN_KERNELS))
+def test_own_kernels_differ_and_name_their_source(name: str) -> None:
+    """Five GPUs have latencies of their own; L40S borrows what it lacks."""
+    gpu = load_gpu(name)
+    others = [load_gpu(other) for other in OWN_KERNELS - {name}]
+
+    own = gpu.known_rates.kernels
+    assert all(own.gemm != other.known_rates.kernels.gemm for other in others)
+    assert gpu.sources["kernels"].startswith("NVIDIA aiconfigurator, kernels of vLLM 0.1")
+    assert ("nobody measured" in gpu.sources["kernels"]) == (name == "L40S")
 
 
 def test_evidence_of_a_compared_gpu_names_its_rows() -> None:
-    """Rows and median error are told in one sentence."""
-    assert known_gpus() == ("A100-80GB", "H100-80GB", "H200")
-    assert load_gpu("h100").evidence.startswith(
-        "step times checked against 225 published rows, median error 5.7 %"
+    """Errors of TPOT and TTFT, rows and whose they are, in one sentence."""
+    assert known_gpus() == ("A100-80GB", "H100-80GB", "H200", "B200")
+    error = KnownError(0.031, 12, "servers of X", ttft_fraction=0.104)
+    compared = dataclasses.replace(load_gpu("h100"), known_error=error)
+
+    assert compared.evidence == (
+        "known error 3 % of TPOT, of TTFT 10 %, median over 12 rows: servers of X"
     )
+    assert str(dataclasses.replace(error, ttft_fraction=None)) == (
+        "3 % of TPOT, median over 12 rows: servers of X"
+    )
+
+
+@pytest.mark.parametrize("name", known_gpus())
+def test_a_known_error_is_a_number_with_rows_behind_it(name: str) -> None:
+    """Each is told with rows that can be counted and the types of weights they had."""
+    error = load_gpu(name).known_error
+
+    assert error is not None
+    assert 0 < error.fraction < 0.25
+    assert error.ttft_fraction is not None
+    assert error.fraction < error.ttft_fraction < 0.25
+    assert error.num_rows >= 8
+    assert set(error.weight_types) <= set(ARITHMETIC)
+    assert "vLLM" in error.against
 
 
 def test_cpu_has_the_memory_of_this_machine_and_no_rates() -> None:
@@ -197,16 +257,7 @@ def test_cpu_has_the_memory_of_this_machine_and_no_rates() -> None:
     with pytest.raises(
         ProfileError, match="step times of CPU are not known; .*calibrate"
     ):
-        _ = cpu.memory_bandwidth_gb_per_s
-
-
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Rates)])
-def test_rates_can_be_read_from_the_profile(name: str) -> None:
-    """Each rate but that of fp8 is an attribute of the profile too."""
-    gpu = load_gpu("h100")
-
-    if name != "fp8_tflop_per_s":
-        assert getattr(gpu, name) == getattr(gpu.rates, name)
+        _ = cpu.known_rates
 
 
 @pytest.mark.parametrize("head", ["", "[[gpu]]", "[gpu]"])
@@ -214,19 +265,77 @@ def test_a_file_describes_a_gpu(in_file: Any, head: str) -> None:
     """Keys stand at the top or in a table; what is not given is lent or that of PCIe."""
     gpu = in_file(head + MINE)
 
-    assert (gpu.name, gpu.memory_gib, gpu.nvlink_gb_per_s) == ("my-gpu", 47.5, 24.5)
-    assert gpu.memory_efficiency == load_gpu("A100-80GB").memory_efficiency
+    assert (gpu.name, gpu.memory_gib) == ("my-gpu", 47.5)
+    assert gpu.known_rates.nvlink_gb_per_s == 24.5
+    assert gpu.known_rates.kernels == load_gpu("A100-80GB").known_rates.kernels
     assert gpu.known_error is None
     assert gpu.sources["memory_gib"].endswith("my.toml")
-    assert "A100-80GB" in gpu.sources["memory_efficiency"]
+    assert "A100-80GB" in gpu.sources["kernels"]
 
 
 def test_a_bundled_entry_is_a_users_file(in_file: Any) -> None:
-    """The data file's own first entry, alone in a file, is the same GPU."""
-    text = (files("profiles") / "data" / "gpus.toml").read_text(encoding="utf-8")
-    first = "[[gpu]]" + text.split("[[gpu]]")[1]
+    """The data file's own entry, alone in a file, is the same GPU once it has kernels."""
+    entry = "[[gpu]]" + _data_text("gpus.toml").split("[[gpu]]")[1]
+    lent = entry.replace("memory_gib", 'kernels_of = "A100-80GB"\nmemory_gib', 1)
+    gpu, bundled = in_file(lent), load_gpu("A100-80GB")
 
-    assert in_file(first) == load_gpu("A100-80GB")
+    assert gpu.sources.pop("kernels") != bundled.sources["kernels"]
+    sources = {key: text for key, text in bundled.sources.items() if key != "kernels"}
+    assert gpu == dataclasses.replace(bundled, sources=sources)
+
+
+def test_a_file_may_hold_its_own_kernels(in_file: Any) -> None:
+    """A table of kernels is read as that of the data file, with or without a lender."""
+    table = _data_text("kernels.toml").split('["H100-80GB"]')[1].split("[")[0]
+    kernels = f"[kernels]{table}"
+    own = load_gpu("H100-80GB").known_rates.kernels
+
+    alone = in_file(MINE.replace('kernels_of = "a100"', "") + kernels)
+    assert alone.known_rates.kernels == own
+    assert alone.sources["kernels"] == own.source
+    bf16 = "\n".join(line for line in kernels.splitlines() if "gemm_fp8 =" not in line)
+    assert "fp8" not in in_file(MINE + bf16).known_rates.kernels.gemm
+    lent = in_file(MINE.replace("a100", "h200") + bf16).known_rates.kernels.gemm
+    assert lent["fp8"] == load_gpu("H200").known_rates.kernels.gemm["fp8"]
+    assert lent["bfloat16"] == own.gemm["bfloat16"]
+
+
+def test_kernels_without_a_source_are_the_files(in_file: Any) -> None:
+    """They are told to be from there, not from nowhere."""
+    gpu = in_file(MINE + "kernels = {}")
+    table = tomllib.loads(_data_text("kernels.toml"))["H200"]["gemm_fp8"]
+    form = ", ".join(f"{key} = {value}" for key, value in table.items())
+    own = in_file(MINE + f"kernels.gemm_fp8 = {{ {form} }}")
+
+    assert "of A100-80GB" in gpu.sources["kernels"]
+    assert own.sources["kernels"].startswith("given in ")
+    assert "my.toml; of A100-80GB" in own.sources["kernels"]
+
+
+def test_a_file_may_hold_a_calibration(in_file: Any) -> None:
+    """Fitted figures of the overhead, whose they are, and the engine they are of."""
+    gpu = in_file(
+        MINE
+        + """[calibration]
+source = "12 rows of mine"
+overhead = { layer_ns = 12_000 }
+for = { model = "Llama-3.1-8B", tensor_parallel_size = 1 }
+"""
+    )
+
+    assert gpu.evidence == "calibrated: 12 rows of mine"
+    assert gpu.calibration.overhead == {"layer_ns": 12_000}
+    assert gpu.calibration.made_for["model"] == "Llama-3.1-8B"
+
+
+def test_a_file_may_hold_a_known_error(in_file: Any) -> None:
+    """That of TTFT and the types of weights may be left out."""
+    text = 'known_error = { fraction = 0.1, num_rows = 3, against = "mine"'
+
+    assert in_file(MINE + text + "}").known_error == KnownError(0.1, 3, "mine")
+    more = ', ttft_fraction = 0.2, weight_types = ["fp8"] }'
+    known = KnownError(0.1, 3, "mine", ttft_fraction=0.2, weight_types=("fp8",))
+    assert in_file(MINE + text + more).known_error == known
 
 
 @pytest.mark.parametrize(
@@ -241,17 +350,48 @@ def test_a_bundled_entry_is_a_users_file(in_file: Any) -> None:
         (MINE.replace('"my-gpu"', "7"), "name is 7; give a text in quotes"),
         (MINE + "aliases = 'x'", "aliases is 'x'; give a list of texts in quotes"),
         (MINE + "memory_gb = 48", "memory_gb is not known; the keys are aliases,"),
-        (MINE.replace("a100", "a1000"), "efficiencies_of is 'a1000'; no GPU is called"),
-        (MINE.replace("a100", "cpu"), "efficiencies_of is 'cpu'; step times of CPU"),
-        (MINE.replace("a100", "my.toml"), "efficiencies_of is 'my.toml'; no GPU"),
+        (MINE.replace("a100", "a1000"), "kernels_of is 'a1000'; no GPU is called"),
+        (MINE.replace("a100", "cpu"), "kernels_of is 'cpu'; step times of CPU"),
+        (MINE.replace("a100", "my.toml"), "kernels_of is 'my.toml'; no GPU"),
         (
-            MINE.replace('efficiencies_of = "a100"', ""),
-            "copy_overhead_ns is missing; add it, or efficiencies_of",
+            MINE.replace('kernels_of = "a100"', ""),
+            'kernels is missing; add kernels_of = "H100-80GB"',
         ),
-        (MINE + "compute_efficiency = 1.5", "compute_efficiency is 1.5; it is a share"),
-        (MINE + "copy_overhead_ns = 1.5", "copy_overhead_ns is 1.5; give a whole number"),
+        (MINE + "compute_efficiency = 0.8", "compute_efficiency is not known; the keys"),
+        (MINE + "kernels.gemm_fp3 = {}", "kernels: gemm_fp3 is not known"),
+        (MINE + "kernels.gemm_fp8 = 0.7", "kernels: gemm_fp8 needs activation_eff"),
+        (MINE + "kernels = 7", "kernels is 7; give a table"),
+        (MINE + "kernels.source = 7", "kernels: source is 7; give a text in quotes"),
+        (MINE + "calibration = 7", "calibration is 7; it needs a source"),
+        (MINE + "calibration = { source = 7 }", "calibration is {'source': 7}; it needs"),
+        (
+            MINE + "calibration = { source = 'x', overhead = { speed_ns = 1 } }",
+            "a table overhead of whole nanoseconds among launch_ns, layer_ns,",
+        ),
+        (
+            MINE + "calibration = { source = 'x', overhead = { seq_ns = 1.5 } }",
+            "a table overhead of whole nanoseconds among launch_ns, layer_ns,",
+        ),
+        (
+            MINE + "calibration = { source = 'x', for = { gpu = 'x' } }",
+            "calibration is {'source': 'x', 'for': {'gpu': 'x'}}; it needs",
+        ),
         (MINE + "compute_capability = 9.0", "compute_capability is 9.0; give one as"),
         (MINE + "known_error = 0.1", "known_error is 0.1; give {"),
+        (
+            MINE + "known_error = { fraction = 0.1, num_rows = 3, against = 'x', x = 1 }",
+            "'x': 1}; give { fraction",
+        ),
+        (
+            MINE + "known_error = { fraction = 0.1, num_rows = 3, against = 'x',"
+            " weight_types = 7 }",
+            "'weight_types': 7}; give { fraction",
+        ),
+        (
+            MINE + "known_error = { fraction = 0.1, num_rows = 3, against = 'x',"
+            " ttft_fraction = '5 %' }",
+            "'ttft_fraction': '5 %'}; give { fraction",
+        ),
         (MINE + "sources = 'x'", "sources is 'x'; give a table of texts"),
         ("gpu = 7", "gpu is 7, not a table"),
         (2 * ("[[gpu]]" + MINE), "is there 2 times; a file holds one GPU"),
