@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from bench_cli.commands.calibrate import calibrate
 from bench_cli.commands.capacity import capacity
 from bench_cli.commands.doctor import doctor
 from bench_cli.commands.list import list_
@@ -20,9 +21,6 @@ from bench_cli.streams import OutputError, flush_stdout, prepare_streams, printa
 
 FLAGS_TO_COME = (
     "--pipeline-parallel-size",
-    "--dtype",
-    "--quantization",
-    "--kv-cache-dtype",
     "--device",
     "--record-events",
     "--timeline",
@@ -36,6 +34,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(capacity)
+app.command()(calibrate)
 app.command()(show)
 app.command("list")(list_)
 app.command()(verify)

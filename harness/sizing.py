@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 from harness.config.knobs import GivenKnobs, Scheduling
+from harness.config.model_type import ModelTypes
 from harness.config.pool import deployment_of, given_sizes
 from harness.config.resolve import settle
 from harness.config.v0 import note_on_block_size_v0
@@ -32,13 +33,9 @@ from profiles.capacity import (
 from profiles.errors import CapacityError
 from profiles.gpu import GpuProfile, load_gpu
 from profiles.memory import GIB, Deployment
-from profiles.model import ModelProfile, load_model
+from profiles.model import ModelProfile
 from profiles.startup_log import StartupLog
-from profiles.vllm_version import (
-    LONG_CONTEXT_TOKENS,
-    offered_kv_cache_dtypes,
-    uses_mla,
-)
+from profiles.vllm_version import LONG_CONTEXT_TOKENS
 
 MOST_OF_HOST = 0.7
 """Share of the host's memory that CPU blocks may take.
@@ -117,15 +114,15 @@ class Sizer:
         if log is not None and vllm_version is None:
             vllm_version = log.vllm_version
         self._chosen = in_force(policy, vllm_version)
-        self.model = load_model(model).with_types(
+        types = ModelTypes(
             dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype
         )
+        self.model = types.load(model)
         self.gpu = load_gpu(gpu)
         total_gib = None if log is None else log.total_gpu_gib
         if total_gib is not None and total_gib > 0:
             self.gpu = replace(self.gpu, memory_gib=total_gib)
-        _refuse_types(self._chosen.vllm_version, self.model, kv_cache_dtype)
-        _refuse_types_of_gpu(self.gpu, self.model, dtype)
+        types.check(self._chosen.vllm_version, self.gpu, self.model)
         self._log = log
         self._correction_gib: float | None = None
 
@@ -337,30 +334,3 @@ def _gives_pool(knobs: GivenKnobs) -> bool:
     """Whether the size of the KV cache is among the knobs."""
     given = (knobs.get("kv_cache_gib"), knobs.get("num_gpu_blocks_override"))
     return given != (None, None)
-
-
-def _refuse_types(version: str, model: ModelProfile, kv_cache_dtype: str | None) -> None:
-    """Refuse what a version keeps in another form, or not at all."""
-    offered = offered_kv_cache_dtypes(version)
-    if kv_cache_dtype is not None and kv_cache_dtype not in offered:
-        raise ConfigError(
-            f"vLLM {version} has no --kv-cache-dtype {kv_cache_dtype}; it has"
-            f" {', '.join(offered)}"
-        )
-    if model.mla is not None and not uses_mla(version):
-        raise ConfigError(
-            f"vLLM {version} keeps whole heads of {model.name} in the KV cache, as many"
-            " bytes as nobody published; latents came with 0.7.1: give a later"
-            " --vllm-version"
-        )
-
-
-def _refuse_types_of_gpu(gpu: GpuProfile, model: ModelProfile, dtype: str | None) -> None:
-    """Refuse what a GPU does not compute with."""
-    if dtype == "bfloat16" and not gpu.has_bf16:
-        raise ConfigError(f"{gpu.name} has no bfloat16; give --dtype float16")
-    if model.bytes_per_kv == 1 and not gpu.takes_fp8_cache:
-        raise ConfigError(
-            f"{gpu.name} has no attention that reads a KV cache of fp8; leave out"
-            " --kv-cache-dtype, or choose a GPU of compute capability 8.0 or more"
-        )

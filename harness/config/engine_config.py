@@ -3,8 +3,10 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from harness.config.model_type import model_of
 from harness.schedulers.batch import PreemptionMode
 from profiles.gpu import KnownError
+from profiles.model import ModelProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +14,9 @@ class EngineConfig:
     """A run's engine: policy, hardware and knobs, nothing left open.
 
     Attributes:
+        dtype: Of weights that are not quantised; ``None`` for what the model says, as of
+            ``quantization`` and ``kv_cache_dtype``: ``model_profile`` knows what that is.
+        enforce_eager: No CUDA graphs are captured.
         num_cpu_blocks: Blocks of swap space (v0), or of the tier for offloading (v1).
         swap_space: GiB of CPU memory for swapped blocks, per GPU; ``None`` in v1.
         kv_offloading_size: GiB of CPU memory for offloaded blocks, all GPUs together;
@@ -39,6 +44,10 @@ class EngineConfig:
     model: str
     gpu: str
     tensor_parallel_size: int
+    dtype: str | None
+    quantization: str | None
+    kv_cache_dtype: str | None
+    enforce_eager: bool
     gpu_memory_utilization: float
     block_size: int
     num_gpu_blocks: int
@@ -73,6 +82,10 @@ class EngineConfig:
         Source: vLLM 0.5.5 ``serving_engine.py``; vLLM 0.32 ``input_processor.py``.
         """
         return self.max_model_len - (self.policy == "v1")
+
+    def model_profile(self) -> ModelProfile:
+        """The model in the types in force, as the pool was cut for it."""
+        return model_of(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """All knobs, for a record of the run."""

@@ -6,6 +6,7 @@ from typing import Unpack
 
 from harness.config.engine_config import EngineConfig
 from harness.config.knobs import GivenKnobs, Limits, Scheduling
+from harness.config.model_type import ModelTypes
 from harness.config.pool import plan_pool
 from harness.config.v0 import notes_v0, settle_v0
 from harness.config.v1 import notes_v1, settle_v1
@@ -14,6 +15,10 @@ from harness.errors import UsageError
 from profiles.errors import UnknownNameError
 from profiles.gpu import GpuProfile, load_gpu
 from profiles.model import ModelProfile, load_model
+from profiles.step_time import known_error
+
+BYTES_OF_TIMED_PARAM = 2
+"""Step times are fitted to arithmetic of so many bytes. Source: docs/step_time.md."""
 
 
 def resolve_config(
@@ -23,6 +28,9 @@ def resolve_config(
     policy: str | None = None,
     engine: str = "sim",
     vllm_version: str | None = None,
+    dtype: str | None = None,
+    quantization: str | None = None,
+    kv_cache_dtype: str | None = None,
     **knobs: Unpack[GivenKnobs],
 ) -> EngineConfig:
     """Fill in what was not given, as that vLLM version would, and refuse nonsense.
@@ -30,7 +38,7 @@ def resolve_config(
     Raises:
         UsageError: A policy, engine, version or knob that is not there.
         ConfigError: Knobs with which vLLM would not start.
-        ProfileError: An unknown model or GPU, or one that does not fit.
+        ProfileError: An unknown model, GPU or type, or one that does not fit.
     """
     chosen = in_force(policy, vllm_version)
     if engine != "sim":
@@ -38,25 +46,33 @@ def resolve_config(
             f"--engine {engine} is not there yet; this version has --engine sim only"
         )
     refuse_two_sources(chosen.policy, knobs)
-    model_profile, gpu_profile = load_model(model), load_gpu(gpu)
+    types = ModelTypes(
+        dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype
+    )
+    model_profile, gpu_profile = types.load(model), load_gpu(gpu)
+    types.check(chosen.vllm_version, gpu_profile, model_profile)
     _refuse_mixed_windows(model_profile)
     limits, scheduling = settle(chosen, model_profile, gpu_profile, knobs)
     notes_of = notes_v0 if chosen.policy == "v0" else notes_v1
-    config = _with_pool(chosen, model_profile, gpu_profile, knobs, limits, scheduling)
+    config = _with_pool(
+        chosen, model_profile, gpu_profile, types, knobs, limits, scheduling
+    )
     return replace(
         config,
-        model=_reference(model, model_profile, load_model),
-        gpu=_reference(gpu, gpu_profile, load_gpu),
-        notes=(*chosen.notes, *notes_of(config, knobs)),
+        model=reference(model, load_model),
+        gpu=reference(gpu, load_gpu),
+        notes=(
+            *chosen.notes,
+            *_notes_on_times(config, model_profile),
+            *notes_on_calibration(config, gpu_profile),
+            *notes_of(config, knobs),
+        ),
     )
 
 
-def _reference(
-    given: str,
-    profile: ModelProfile | GpuProfile,
-    load: Callable[[str], ModelProfile | GpuProfile],
-) -> str:
+def reference(given: str, load: Callable[[str], ModelProfile | GpuProfile]) -> str:
     """By what a profile is loaded again: its name, or the file that somebody gave."""
+    profile = load(given)
     try:
         return profile.name if load(profile.name) == profile else given
     except UnknownNameError:
@@ -81,6 +97,7 @@ def _with_pool(
     chosen: InForce,
     model: ModelProfile,
     gpu: GpuProfile,
+    types: ModelTypes,
     knobs: GivenKnobs,
     limits: Limits,
     scheduling: Scheduling,
@@ -95,6 +112,7 @@ def _with_pool(
         model=model.name,
         gpu=gpu.name,
         tensor_parallel_size=knobs.get("tensor_parallel_size", 1),
+        enforce_eager=knobs.get("enforce_eager", False),
         num_gpu_blocks=plan.num_gpu_blocks,
         num_cpu_blocks=plan.num_cpu_blocks,
         kv_cache_gib=plan.kv_cache_gib,
@@ -103,7 +121,8 @@ def _with_pool(
         block_bytes=plan.block_bytes,
         gpu_memory_gib=gpu.memory_gib,
         source_of_num_gpu_blocks=plan.source_of_num_gpu_blocks,
-        step_time_error=gpu.known_error,
+        step_time_error=known_error(model, gpu),
+        **asdict(types),
         **asdict(limits),
         **asdict(scheduling),
     )
@@ -130,6 +149,33 @@ def refuse_two_sources(policy: str, knobs: GivenKnobs) -> None:
             f"--{memory.replace('_', '-')} and --num-cpu-blocks-override both set the"
             " number of CPU blocks; give one of them"
         )
+
+
+def _notes_on_times(config: EngineConfig, model: ModelProfile) -> list[str]:
+    """Where step times are of another kind of engine than the one that was sized."""
+    if model.bytes_per_param <= BYTES_OF_TIMED_PARAM:
+        return []
+    return [
+        f"sizes are those of {config.dtype}; steps are timed as if computed in 16 bits,"
+        " and take longer"
+    ]
+
+
+def notes_on_calibration(config: EngineConfig, gpu: GpuProfile) -> list[str]:
+    """Where step times were calibrated for another engine than this one."""
+    if gpu.calibration is None:
+        return []
+    others = [
+        f"{name.replace('_', ' ')} {value} (here {getattr(config, name)})"
+        for name, value in gpu.calibration.made_for.items()
+        if getattr(config, name) != value
+    ]
+    if not others:
+        return []
+    return [
+        f"{gpu.name} was calibrated for {', '.join(others)}; what it says of this engine"
+        " nobody measured: blockbench calibrate with figures of this one"
+    ]
 
 
 def _refuse_mixed_windows(model: ModelProfile) -> None:

@@ -99,6 +99,7 @@ class Bench:
         return RequestRecord(
             request_id=number,
             arrival_ns=begin,
+            queued_ns=begin,
             num_prompt_tokens=100,
             num_output_tokens=5,
             max_sample_tokens=5,
@@ -348,6 +349,7 @@ def test_flags_not_given_stay_open(bench: Bench) -> None:
         "gpu": "H100-80GB",
         "engine": "sim",
         "tensor_parallel_size": 1,
+        "enforce_eager": False,
     }
 
 
@@ -355,6 +357,9 @@ ENGINE_FLAGS = {
     "--model": ("model", "Qwen/Qwen3-8B"),
     "--gpu": ("gpu", "A100-80GB"),
     "--tensor-parallel-size": ("tensor_parallel_size", 2),
+    "--dtype": ("dtype", "half"),
+    "--quantization": ("quantization", "awq"),
+    "--kv-cache-dtype": ("kv_cache_dtype", "fp8"),
     "--vllm-version": ("vllm_version", "0.6.3"),
     "--gpu-memory-utilization": ("gpu_memory_utilization", 0.5),
     "--kv-cache-gib": ("kv_cache_gib", 1.5),
@@ -372,6 +377,7 @@ ENGINE_FLAGS = {
     "--scheduling-policy": ("scheduling_policy", "priority"),
 }
 SWITCHES = {
+    "--enforce-eager": ("enforce_eager", True),
     "--enable-prefix-caching": ("enable_prefix_caching", True),
     "--no-enable-chunked-prefill": ("enable_chunked_prefill", False),
     "--no-async-scheduling": ("async_scheduling", False),
@@ -545,6 +551,29 @@ def test_equal_runs_leave_equal_folders(tmp_path: Path) -> None:
     assert one == two
 
 
+def test_types_of_a_run_size_its_pool(tmp_path: Path) -> None:
+    """fp8 halves a block and float32 doubles it; run.json has the types in force."""
+    few = ("--limit", "5", "--kv-cache-gib", "8", "--max-model-len", "8192")
+    types = {
+        "plain": (),
+        "fp8": ("--kv-cache-dtype", "fp8"),
+        "wide": ("--dtype", "float32", "--enforce-eager"),
+    }
+
+    configs = {}
+    for name, flags in types.items():
+        code, folder = real_run(tmp_path, name, *few, *flags)
+        assert code == 0
+        configs[name] = results.load(folder).info.config
+
+    num_blocks = {name: config["num_gpu_blocks"] for name, config in configs.items()}
+    assert num_blocks == {"plain": 4096, "fp8": 8192, "wide": 2048}
+    keys = ("dtype", "quantization", "kv_cache_dtype", "enforce_eager")
+    assert [configs["plain"][key] for key in keys] == [None, None, None, False]
+    assert configs["fp8"]["kv_cache_dtype"] == "fp8"
+    assert [configs["wide"][key] for key in keys] == ["float32", None, None, True]
+
+
 def test_a_pool_for_nobody_exits_4(tmp_path: Path) -> None:
     """Where no request of the trace fits, the run says so with code 4."""
     tiny = ["--num-gpu-blocks-override", "2", "--max-model-len", "32", "--limit", "20"]
@@ -573,8 +602,8 @@ def test_a_request_counts_once_in_every_figure(tmp_path: Path) -> None:
         (["--engine", "torch"], "--engine sim only"),
         (["--policy", "v0", "--vllm-version", "0.32.0"], "has no v0 engine"),
         (["--policy", "v1", "--vllm-version", "0.6.3"], "use --policy v0"),
-        (["--quantization", "fp8"], "--quantization is not there yet"),
-        (["--dtype", "half"], "--dtype is not there yet"),
+        (["--device", "cuda"], "--device is not there yet"),
+        (["--pipeline-parallel-size", "2"], "--pipeline-parallel-size is not there yet"),
         (["--dtypes", "half"], "No such option: --dtypes"),
     ],
 )

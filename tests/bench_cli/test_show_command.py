@@ -73,6 +73,23 @@ def test_show_is_the_screen_of_the_run(call: Call) -> None:
     assert shown.splitlines()[-1].startswith("  my run, begun 20")
 
 
+def test_a_run_without_types_in_its_configuration_can_be_read(call: Call) -> None:
+    """Runs from before their options are shown and listed; they are the checkpoint's."""
+    before = run_part(call)
+    (folder,) = Path(".blockbench/runs").iterdir()
+    run = json.loads((folder / "run.json").read_text())
+    for key in ("dtype", "quantization", "kv_cache_dtype", "enforce_eager"):
+        del run["config"][key], before["config"][key]
+    (folder / "run.json").write_text(json.dumps(run))
+
+    code, shown, _ = call("show", "--json")
+
+    assert code == 0
+    assert json.loads(shown) == before
+    assert "Llama-3.1-8B on H100-80GB, as vLLM" in call("show")[1]
+    assert "complete" in call("list")[1]
+
+
 def test_another_slo_can_be_asked_of_a_stored_run(call: Call) -> None:
     """Goodput and conditions are counted anew; the run itself stays as it was."""
     assert run_part(call)["goodput"] is None

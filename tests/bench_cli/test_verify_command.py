@@ -149,12 +149,17 @@ def test_knobs_and_requests_reach_the_comparison(
     monkeypatch.setattr(against_vllm, "verify_against_vllm", verify_against_vllm)
     flags = "--against vllm --limit 5 --num-gpu-blocks-override 9000 --block-size 32"
     more = "--watermark 0.1 --no-async-scheduling --max-concurrency 3"
-    assert call(monkeypatch, SAME, BUNDLED, *flags.split(), *more.split()) == 0
+    types = "--dtype half -q awq --kv-cache-dtype fp8 --enforce-eager"
+    given = " ".join((flags, more, types)).split()
+    assert call(monkeypatch, SAME, BUNDLED, *given) == 0
 
     config = asked["config"]
     assert len(asked["workload"]) == 5
     assert (config.num_gpu_blocks, config.block_size, config.watermark) == (9000, 32, 0.1)
     assert not config.async_scheduling
+    assert (config.dtype, config.quantization) == ("half", "awq")
+    assert (config.kv_cache_dtype, config.enforce_eager) == ("fp8", True)
+    assert config.block_bytes == 2**21  # of 32 tokens, in half the bytes
     assert asked["max_concurrency"] == 3
     assert capsys.readouterr().out.startswith("identical over 1,234 steps")
 
