@@ -103,7 +103,7 @@ FIELDS: dict[str, dict[str, Callable[[Row], str]]] = {
     "requests": {
         "request": lambda row: f"#{row['request_id']}",
         "arrival": _time("arrival_ns"),
-        "queue": _time("first_scheduled_ns", "arrival_ns"),
+        "queue": _time("first_scheduled_ns", "queued_ns"),
         "TTFT": _time("first_token_ns", "arrival_ns"),
         "TPOT": _tpot,
         "E2E": _time("finished_ns", "arrival_ns"),

@@ -1,7 +1,6 @@
 """When requests reach the engine."""
 
 import heapq
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
@@ -86,7 +85,7 @@ class OpenLoop:
 
 
 class MaxConcurrency:
-    """At most ``limit`` requests are in the engine; the others are held back.
+    """At most ``limit`` requests are under way; the others are held back.
 
     A request that is held back arrives at the moment when it is sent.
 
@@ -101,7 +100,7 @@ class MaxConcurrency:
             raise UsageError(f"max concurrency is {limit}, must be at least 1")
         self._inner = inner
         self._num_never_used = limit
-        self._freed_ns: deque[int] = deque()  # when each place was left, in order
+        self._freed_ns: list[int] = []  # heap of when each place was left
 
     def next_ns(self) -> int | None:
         """When the next request is sent; None while every place is taken."""
@@ -111,15 +110,16 @@ class MaxConcurrency:
         return max(arrival_ns, self._freed_ns[0]) if self._freed_ns else None
 
     def pop_due(self, now_ns: int) -> list[Request]:
-        """Hand out what there is a place for."""
-        num_places = self._num_never_used + len(self._freed_ns)
-        due = self._inner.pop_due(now_ns, limit=num_places)
-        sent = [_sent_at(request, self._take_place()) for request in due]
-        return sorted(sent, key=lambda request: (request.arrival_ns, request.request_id))
+        """Hand out what was sent by now: there was a place for it by then."""
+        sent: list[Request] = []
+        while (next_ns := self.next_ns()) is not None and next_ns <= now_ns:
+            (request,) = self._inner.pop_due(now_ns, limit=1)
+            sent.append(_sent_at(request, self._take_place()))
+        return sorted(sent, key=_order)
 
     def on_finished(self, request: Request, now_ns: int) -> None:
         """Free the request's place, and release the turns that follow it."""
-        self._freed_ns.append(now_ns)
+        heapq.heappush(self._freed_ns, now_ns)
         self._inner.on_finished(request, now_ns)
 
     def _take_place(self) -> int:
@@ -127,11 +127,14 @@ class MaxConcurrency:
         if self._num_never_used:
             self._num_never_used -= 1
             return 0
-        return self._freed_ns.popleft()
+        return heapq.heappop(self._freed_ns)
 
 
 class FrontDoor:
-    """Lets in only requests whose prompt the model can take; the others leave at once.
+    """Lets in only requests whose prompt the model can take; the others leave there.
+
+    Each request takes ``entry_ns`` from its arrival to the scheduler, or to its refusal,
+    which comes after tokenisation: what a client measures, and the engine does not.
 
     vLLM's API server refuses such prompts before the scheduler sees them, and also those
     whose prompt and ``max_tokens`` together exceed the model. A trace holds what was
@@ -143,6 +146,8 @@ class FrontDoor:
         inner: Where requests come from.
         max_prompt_tokens: Longest prompt let in.
         on_refused: Told of each request that is not let in.
+        entry_ns: What passes before the scheduler sees a request. The way back to the
+            client is part of it.
     """
 
     def __init__(
@@ -150,29 +155,41 @@ class FrontDoor:
         inner: ArrivalSource,
         max_prompt_tokens: int,
         on_refused: Callable[[Request], None],
+        entry_ns: int = 0,
     ) -> None:
         self._inner = inner
         self._max_prompt_tokens = max_prompt_tokens
         self._on_refused = on_refused
+        self._entry_ns = entry_ns
 
     def next_ns(self) -> int | None:
-        """When the next request comes to the door."""
-        return self._inner.next_ns()
+        """When the next request has come through the door, or is refused there."""
+        arrival_ns = self._inner.next_ns()
+        return None if arrival_ns is None else arrival_ns + self._entry_ns
 
     def pop_due(self, now_ns: int) -> list[Request]:
-        """Hand out those that are let in."""
-        due = []
-        for request in self._inner.pop_due(now_ns):
-            if request.num_prompt_tokens <= self._max_prompt_tokens:
-                due.append(request)
-            else:
-                self._on_refused(request)
-                self._inner.on_finished(request, request.arrival_ns)
-        return due
+        """Hand out those that have been let in by now."""
+        due: list[Request] = []
+        # One moment after another: who is refused makes way for those who come later.
+        while (next_ns := self.next_ns()) is not None and next_ns <= now_ns:
+            arrived = self._inner.pop_due(next_ns - self._entry_ns)
+            due += [request for request in arrived if self._lets_in(request)]
+        return sorted(due, key=_order)
+
+    def _lets_in(self, request: Request) -> bool:
+        if request.num_prompt_tokens <= self._max_prompt_tokens:
+            return True
+        self._on_refused(request)
+        self._inner.on_finished(request, request.arrival_ns + self._entry_ns)
+        return False
 
     def on_finished(self, request: Request, now_ns: int) -> None:
         """Pass it on."""
         self._inner.on_finished(request, now_ns)
+
+
+def _order(request: Request) -> tuple[int, int]:
+    return request.arrival_ns, request.request_id
 
 
 def _sent_at(request: Request, free_since_ns: int) -> Request:

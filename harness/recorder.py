@@ -60,6 +60,7 @@ class Recorder:
         shared_tokens: Leading prompt tokens that an earlier request began with as well,
             by request id, and those that an earlier prompt began with; None where the
             trace does not say.
+        entry_ns: From a request's arrival until the scheduler has it.
         is_journaled: Somebody takes the changes, now and then.
     """
 
@@ -69,6 +70,7 @@ class Recorder:
         *,
         block_size: int,
         shared_tokens: tuple[IntArray, IntArray] | None = None,
+        entry_ns: int = 0,
         is_journaled: bool = True,
     ) -> None:
         self.steps: Rows[StepRecord] = Rows(StepRecord)
@@ -76,6 +78,7 @@ class Recorder:
         self._scheduler = scheduler
         self._block_size = block_size
         self._shared_tokens = shared_tokens
+        self._entry_ns = entry_ns
         self._num_lost_tokens: dict[_Sample, int] = {}
         # The step that brought a sample its latest token; that of a steady one is older.
         self._last_step: dict[_Sample, int] = {}
@@ -105,6 +108,7 @@ class Recorder:
         record = RequestRecord(
             request_id=request_id,
             arrival_ns=request.arrival_ns,
+            queued_ns=request.arrival_ns + self._entry_ns,
             num_prompt_tokens=request.num_prompt_tokens,
             n=request.n,
             num_requested_tokens=request.num_requested_tokens,
@@ -178,6 +182,7 @@ class Recorder:
         record = self._under_way[request.request_id]
         end_ns = self._ends_ns[-1] if self._ends_ns else 0
         record.arrival_ns = max(record.arrival_ns, end_ns)
+        record.queued_ns = record.arrival_ns + self._entry_ns
         record.reason = reason
 
     def refused(self, request: Request) -> None:
@@ -185,7 +190,7 @@ class Recorder:
         self.arrived(request)
         reason = Dismissal.PROMPT_TOO_LONG
         dismissed = Dismissed(request, reason, request.num_prompt_tokens, 0)
-        self._dismiss(dismissed, request.arrival_ns)
+        self._dismiss(dismissed, request.arrival_ns + self._entry_ns)
 
     def take_changes(self) -> tuple[list[RequestRecord], list[StepRecord]]:
         """Records that are new or other than when last taken; steps only come once."""
@@ -349,6 +354,8 @@ class Recorder:
             len(batch.copy_on_write),  # num_copy_on_write
             call.num_evictions,
             call.num_regretted,  # num_regretted_evictions
+            shape.prefill_attention,  # num_prefill_attention
+            shape.num_prefill_context_tokens,
             list(gaps),  # gap_ns
             list(gaps.values()),  # gap_count
         )

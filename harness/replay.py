@@ -17,10 +17,8 @@ from harness.executors.simulated import SimulatedExecutor
 from harness.recorder import Recorder
 from harness.schedulers.batch import Scheduler
 from harness.schedulers.build import build_scheduler_v0, build_scheduler_v1
+from harness.timing import build_step_time
 from harness.workload import Workload
-from profiles.gpu import load_gpu
-from profiles.host_overhead import host_overhead
-from profiles.model import load_model
 from profiles.step_time import RooflineStepTime
 from results.journal import Journal
 from results.record import RequestRecord, StepRecord
@@ -54,6 +52,7 @@ def replay(
     workload: Workload,
     config: EngineConfig,
     *,
+    step_time: RooflineStepTime | None = None,
     max_concurrency: int | None = None,
     check: bool = False,
     on_progress: OnProgress | None = None,
@@ -65,6 +64,8 @@ def replay(
     Args:
         workload: Its requests.
         config: Engine, resolved.
+        step_time: Durations of steps and copies, and what a request takes to the
+            scheduler; those of the configuration by default.
         max_concurrency: Closed loop with so many requests outstanding.
         check: Check the block bookkeeping after every turn (slow).
         on_progress: Called with requests done and requests in all.
@@ -74,11 +75,15 @@ def replay(
     """
     started = time.perf_counter()
     workload = with_long_runs(workload)
+    if step_time is None:
+        step_time = build_step_time(config)
+    entry_ns = step_time.overhead.request_ns
     scheduler = build_scheduler(config)
     recorder = Recorder(
         scheduler,
         block_size=config.block_size,
         shared_tokens=findable_tokens(workload, with_outputs=config.policy == "v1"),
+        entry_ns=entry_ns,
         is_journaled=journal is not None,
     )
     if config.policy == "v1" and not config.num_cpu_blocks:
@@ -95,9 +100,9 @@ def replay(
         is_stopped=is_stopped,
     )
     engine = Engine(
-        FrontDoor(source, config.max_prompt_tokens, recorder.refused),
+        FrontDoor(source, config.max_prompt_tokens, recorder.refused, entry_ns),
         scheduler,
-        build_executor(config),
+        build_executor(config, step_time),
         recorder,
         num_in_flight=2 if config.async_scheduling else 1,
         barren_after=max_barren_calls(config),
@@ -225,19 +230,14 @@ def _common_knobs(config: EngineConfig) -> dict[str, Any]:
     }
 
 
-def build_executor(config: EngineConfig) -> Executor:
-    """A clock for the configuration's model and GPU."""
-    step_time = RooflineStepTime(
-        load_model(config.model),
-        load_gpu(config.gpu),
-        tensor_parallel_size=config.tensor_parallel_size,
-        block_size=config.block_size,
-        host=host_overhead(config.policy, async_scheduling=config.async_scheduling),
-    )
+def build_executor(
+    config: EngineConfig, step_time: RooflineStepTime | None = None
+) -> Executor:
+    """A clock for the configuration's model and GPU, or with other durations."""
+    if step_time is None:
+        step_time = build_step_time(config)
     return SimulatedExecutor(
-        step_time,
-        step_time.transfer_fs_per_block,
-        is_ahead=config.async_scheduling,
+        step_time, step_time.transfer_fs, is_ahead=config.async_scheduling
     )
 
 

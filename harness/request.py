@@ -21,7 +21,7 @@ class Request:
 
     Attributes:
         request_id: Position in the workload, from 0.
-        arrival_ns: When it reaches the engine, nanoseconds since the run began. For a
+        arrival_ns: When it reaches the server, nanoseconds since the run began. For a
             later turn of a conversation the arrival source sets it.
         prompt: The prompt's content.
         num_prompt_tokens: Sum of the lengths in ``prompt``, at least 1.

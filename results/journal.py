@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from results.errors import RunFolderError
-from results.record import RequestRecord, StepRecord
+from results.record import RequestRecord, StepRecord, add_later_columns
 
 REQUESTS_JOURNAL = "requests.jsonl"
 STEPS_JOURNAL = "steps.jsonl"
@@ -213,6 +213,8 @@ def _read_row(where: str, line: bytes, names: set[str]) -> dict[str, Any]:
             f"{where} is damaged: {error};"
             " delete that line to read the others, or repeat the run"
         ) from error
+    if isinstance(row, dict):
+        add_later_columns(row)
     if not isinstance(row, dict) or not names <= row.keys():
         raise RunFolderError(
             f"{where} is no row as this blockbench writes it;"

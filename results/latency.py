@@ -24,7 +24,7 @@ class RequestLatency:
         ttft_s: Arrival to first token.
         tpot_s: Time per output token after the first; NaN for one-token outputs.
         e2e_s: Arrival to the end of the last sample.
-        queue_s: Arrival to the first batch that contained the request.
+        queue_s: From when the scheduler had the request to the first batch with it.
     """
 
     ttft_s: FloatArray
@@ -53,7 +53,7 @@ def request_latency(requests: Columns) -> RequestLatency:
     has_tpot = later_tokens > 0
     tpot = np.full(len(ttft), np.nan)
     tpot[has_tpot] = (e2e - ttft)[has_tpot] / later_tokens[has_tpot]
-    queue = (requests["first_scheduled_ns"][done] - arrival) / NS_PER_S
+    queue = (requests["first_scheduled_ns"] - requests["queued_ns"])[done] / NS_PER_S
     return RequestLatency(ttft_s=ttft, tpot_s=tpot, e2e_s=e2e, queue_s=queue)
 
 

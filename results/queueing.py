@@ -30,11 +30,11 @@ MIN_OF_LONGEST = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueTrend:
-    """How long requests waited for their first batch, in the order of their arrival.
+    """How long requests waited for their first batch, in the order in which they came.
 
     Attributes:
         num_requests: How many there are.
-        span_s: Seconds between the first and the last arrival.
+        span_s: Seconds between the first and the last that came.
         wait_s: Mean wait of each quarter of the requests.
     """
 
@@ -58,27 +58,30 @@ class QueueTrend:
 
 def queue_trend(requests: Columns, steps: Columns) -> QueueTrend | None:
     """The trend of the wait; None when there are too few requests to tell."""
-    arrival, wait = waits_ns(requests, steps)
-    if len(arrival) < MIN_REQUESTS:
+    queued, wait = waits_ns(requests, steps)
+    if len(queued) < MIN_REQUESTS:
         return None
-    order = np.argsort(arrival, kind="stable")
+    order = np.argsort(queued, kind="stable")
     quarters = np.array_split(wait[order], NUM_PARTS)
     return QueueTrend(
-        num_requests=len(arrival),
-        span_s=float(np.ptp(arrival) / NS_PER_S),
+        num_requests=len(queued),
+        span_s=float(np.ptp(queued) / NS_PER_S),
         wait_s=tuple(float(quarter.mean() / NS_PER_S) for quarter in quarters),
     )
 
 
 def waits_ns(requests: Columns, steps: Columns) -> tuple[FloatArray, FloatArray]:
-    """Arrival, and nanoseconds from then to the first batch, ``(num_waits,)`` each.
+    """When the scheduler had a request, and nanoseconds from then to its first batch.
 
     A request that was still waiting when the run ended has waited until then; one that
-    had not arrived by then, or was refused at the door, does not count.
+    had not come to the scheduler by then, or was refused at the door, does not count.
+
+    Returns:
+        Both ``(num_waits,)``.
     """
-    arrival, scheduled = requests["arrival_ns"], requests["first_scheduled_ns"]
+    queued, scheduled = requests["queued_ns"], requests["first_scheduled_ns"]
     end = steps["end_ns"][-1] if len(steps) else 0.0
     left = np.where(np.isnan(requests["finished_ns"]), end, requests["finished_ns"])
-    wait = np.where(np.isnan(scheduled), left, scheduled) - arrival
-    counts = (arrival <= end) & ~(np.isnan(scheduled) & (wait <= 0))
-    return arrival[counts], wait[counts]
+    wait = np.where(np.isnan(scheduled), left, scheduled) - queued
+    counts = (queued <= end) & ~(np.isnan(scheduled) & (wait <= 0))
+    return queued[counts], wait[counts]

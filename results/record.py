@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class RequestStatus(StrEnum):
@@ -26,7 +27,10 @@ class RequestRecord:
 
     Attributes:
         request_id: Position of the request in the workload (file order, from 0).
-        arrival_ns: When the request reached the engine, or was to reach it.
+        arrival_ns: When the request reached the server, or was to reach it (TTFT and E2E
+            begin).
+        queued_ns: When the scheduler had it (queue time begins), which is later by what
+            the server takes; when it was refused, if the server did that.
         num_prompt_tokens: Tokens of the prompt.
         num_output_tokens: Tokens generated, over all samples.
         n: Number of samples (parallel sampling).
@@ -57,6 +61,7 @@ class RequestRecord:
 
     request_id: int
     arrival_ns: int
+    queued_ns: int
     num_prompt_tokens: int
     n: int = 1
     num_output_tokens: int = 0
@@ -130,6 +135,10 @@ class StepRecord:
         num_evictions: Cached blocks whose content was given up in the whole stretch.
         num_regretted_evictions: Blocks allocated in the stretch for content that had been
             cached and was given up; each eviction counts at most once.
+        num_prefill_attention: Pairs of a token that prefills computed and one that it
+            attends to. 0 in runs of versions that did not write it.
+        num_prefill_context_tokens: Tokens that the prefilled sequences attend to, those
+            found in the cache and those computed included. 0 in such runs.
         gap_ns: Distinct times between consecutive tokens of a sequence that ended with
             the first step (ITL samples), with ``gap_count`` sequences each. The later
             steps add one gap a decoding sequence each, equal to their durations.
@@ -170,5 +179,25 @@ class StepRecord:
     num_copy_on_write: int
     num_evictions: int
     num_regretted_evictions: int
+    num_prefill_attention: int = 0
+    num_prefill_context_tokens: int = 0
     gap_ns: list[int] = field(default_factory=list)
     gap_count: list[int] = field(default_factory=list)
+
+
+SAME_BEFORE = {"queued_ns": "arrival_ns"}
+"""Columns that older versions did not write, by the one that was the same to them."""
+
+UNKNOWN_BEFORE = ("num_prefill_attention", "num_prefill_context_tokens")
+"""Columns of steps that older versions did not write; 0 stands for not known."""
+
+
+def add_later_columns(table: Any) -> None:
+    """Give a row, or a frame of rows, of an older version the columns that came later."""
+    for name, same in SAME_BEFORE.items():
+        if name not in table and same in table:
+            table[name] = table[same]
+    if "first_step_ns" in table:
+        for name in UNKNOWN_BEFORE:
+            if name not in table:
+                table[name] = 0

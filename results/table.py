@@ -11,6 +11,7 @@ import numpy as np
 
 from results.columns import rows_of
 from results.errors import RunFolderError
+from results.record import add_later_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,13 +95,15 @@ def read_frame(path: Path, record_type: type[Any]) -> "pd.DataFrame":
         raise RunFolderError(
             f"{path} cannot be read: {error}; repeat the run that wrote it"
         ) from error
-    missing = [f.name for f in fields(record_type) if f.name not in frame]
+    add_later_columns(frame)
+    names = [field.name for field in fields(record_type)]
+    missing = [name for name in names if name not in frame]
     if missing:
         raise RunFolderError(
             f"{path} has no column {missing[0]}: another version of blockbench wrote it;"
             " repeat the run, or read it with that version"
         )
-    return frame
+    return frame if list(frame.columns) == names else frame[names]
 
 
 def rows_frame(

@@ -55,7 +55,7 @@ def _share_of_tokens(steps: Columns, name: str) -> FloatArray:
 def head_of_line_s(requests: Columns, steps: Columns, block_size: int) -> FloatArray:
     """Seconds that each request waited behind one that did not fit, while it would have.
 
-    A step counts for a request that has arrived and was never admitted, if the step's
+    A step counts for a request that is in the queue and was never admitted, if the step's
     first candidate was refused for want of blocks, and the request's whole prompt fits
     into the room there was, to the end of the stretch. The scheduler serves its queue in
     order, so it has to wait all the same. This is a lower bound: parts of a prompt that
@@ -68,13 +68,12 @@ def head_of_line_s(requests: Columns, steps: Columns, block_size: int) -> FloatA
     blocked = steps["num_head_blocks"] > 0
     start = steps["start_ns"][blocked]
     grown = (steps["num_used_blocks_end"] - steps["num_used_blocks"])[blocked]
-    arrival = requests["arrival_ns"]
     admitted = np.where(
         np.isnan(requests["first_scheduled_ns"]),
         requests["finished_ns"],
         requests["first_scheduled_ns"],
     )
-    first = np.searchsorted(start, arrival, side="left")
+    first = np.searchsorted(start, requests["queued_ns"], side="left")
     last = np.searchsorted(start, np.where(np.isnan(admitted), np.inf, admitted))
     waited_ns = sums_at_or_above(
         values=steps["num_room_blocks"][blocked] - grown,

@@ -74,7 +74,7 @@ def num_blocks_present(run: RunView, chosen: BoolArray) -> int:
     rows = run.requests
     demand = run.demand_blocks[chosen]
     left = np.nan_to_num(rows["finished_ns"][chosen], nan=np.inf)
-    times = np.concatenate((left, rows["arrival_ns"][chosen]))
+    times = np.concatenate((left, rows["queued_ns"][chosen]))
     changes = np.concatenate((-demand, demand))[np.argsort(times, kind="stable")]
     return int(np.cumsum(changes).max(initial=0))
 

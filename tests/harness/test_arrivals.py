@@ -17,16 +17,18 @@ def _workload(
     times: Sequence[int],
     parent: Sequence[int] | None = None,
     delay_ns: Sequence[int] | None = None,
+    num_tokens: Sequence[int] | None = None,
 ) -> Workload:
+    lengths = [3] * len(times) if num_tokens is None else num_tokens
     requests = [
         Request(
             request_id=i,
             arrival_ns=time,
-            prompt=((i, 3),),
-            num_prompt_tokens=3,
+            prompt=((i, length),),
+            num_prompt_tokens=length,
             outputs=((100 + i, 1),),
         )
-        for i, time in enumerate(times)
+        for i, (time, length) in enumerate(zip(times, lengths, strict=True))
     ]
     return Workload.from_requests(requests, parent=parent, delay_ns=delay_ns)
 
@@ -60,10 +62,12 @@ CASES = st.lists(
 )
 
 
-def _of_case(case: list[tuple[int, int, int]]) -> Workload:
+def _of_case(
+    case: list[tuple[int, int, int]], num_tokens: Sequence[int] | None = None
+) -> Workload:
     times = sorted(time for time, _, _ in case)
     parent = [min(p, i - 1) for i, (_, p, _) in enumerate(case)]
-    return _workload(times, parent, [delay for _, _, delay in case])
+    return _workload(times, parent, [delay for _, _, delay in case], num_tokens)
 
 
 @given(CASES, st.sampled_from([None, 1, 2, 4]), st.integers(1, 7))
@@ -178,22 +182,27 @@ def test_held_back_requests_arrive_when_sent() -> None:
     st.lists(st.integers(0, 60), min_size=1, max_size=20),
     st.integers(1, 5),
     st.integers(0, 2**20),
+    st.sampled_from([0, 1, 13]),
 )
 def test_closed_loop_is_a_queue_with_as_many_servers(
-    times: list[int], limit: int, seed: int
+    times: list[int], limit: int, seed: int, entry_ns: int
 ) -> None:
-    """Looked at every nanosecond, requests are sent as by a first-come queue."""
+    """Looked at every nanosecond, requests are sent as by a first-come queue.
+
+    A server is taken from when a request is sent, on its way to the scheduler too.
+    """
     times = sorted(time - min(times) for time in times)
     rng = random.Random(seed)
     service = [rng.randint(1, 20) for _ in times]
-    source = MaxConcurrency(OpenLoop(_workload(times)), limit)
+    loop = MaxConcurrency(OpenLoop(_workload(times)), limit)
+    door = FrontDoor(loop, 3, lambda request: None, entry_ns)
 
-    sent, _ = _drain(source, service, step_ns=1)
+    sent, _ = _drain(door, service, step_ns=1)
 
     free = [0] * limit
     for request, time in zip(sent, times, strict=True):
         start = max(time, min(free))
-        free[free.index(min(free))] = start + service[request.request_id]
+        free[free.index(min(free))] = start + entry_ns + service[request.request_id]
         assert request.arrival_ns == start
 
 
@@ -222,8 +231,108 @@ def test_door_refuses_prompts_that_the_model_cannot_take() -> None:
     refused: list[Request] = []
     door = FrontDoor(OpenLoop(source), limit - 1, refused.append)
 
-    assert door.pop_due(10) == []
+    assert door.pop_due(6) == []
     assert door.next_ns() == 7
     assert _ids(refused) == [0, 2]
+    assert door.pop_due(10) == []
+    assert _ids(refused) == [0, 2, 1]
     wide = FrontDoor(OpenLoop(source), limit, refused.append)
     assert _ids(wide.pop_due(10)) == [0, 2]
+
+
+@given(
+    CASES,
+    st.sampled_from([None, 1, 2, 4]),
+    st.integers(1, 7),
+    st.sampled_from([0, 1, 5, 30]),
+    st.sampled_from([3, 4, 5]),
+)
+def test_a_request_is_handed_in_its_entry_after_it_arrived(
+    case: list[tuple[int, int, int]],
+    limit: int | None,
+    step_ns: int,
+    entry_ns: int,
+    longest: int,
+) -> None:
+    """At the first look from then on, in order, once; so are those that are refused."""
+    workload = _of_case(case, num_tokens=[3 + i % 3 for i in range(len(case))])
+    loop = OpenLoop(workload)
+    inner = loop if limit is None else MaxConcurrency(loop, limit)
+    refused, seen = list[Request](), list[tuple[Request, int]]()
+    door = FrontDoor(inner, longest, refused.append, entry_ns)
+    running, now = dict[int, tuple[int, Request]](), 0
+
+    while running or door.next_ns() is not None:
+        for end_ns, request in sorted(running.values(), key=lambda pair: pair[0]):
+            if end_ns <= now:
+                door.on_finished(running.pop(request.request_id)[1], now)
+        due = door.pop_due(now)
+        following = door.next_ns()
+        assert following is None or following > now
+        seen += [(request, now) for request in due]
+        running |= {request.request_id: (now + 3, request) for request in due}
+        assert limit is None or len(running) <= limit
+        now += step_ns
+
+    for request, at_ns in seen:
+        assert 0 <= at_ns - (request.arrival_ns + entry_ns) < step_ns
+    keys = [(request.arrival_ns, request.request_id) for request, _ in seen]
+    assert keys == sorted(keys)
+    assert all(request.num_prompt_tokens > longest for request in refused)
+    assert sorted(_ids([r for r, _ in seen] + refused)) == list(range(len(case)))
+
+
+def test_a_place_is_empty_until_the_next_request_has_come_in() -> None:
+    """It is sent when the place is left, not before, and is on its way for a while."""
+    loop = MaxConcurrency(OpenLoop(_workload([0, 1, 2])), 1)
+    door = FrontDoor(loop, 3, lambda request: None, entry_ns=19)
+
+    assert door.next_ns() == 19
+    assert door.pop_due(18) == []
+    (first,) = door.pop_due(19)
+    assert door.next_ns() is None
+    door.on_finished(first, 100)
+
+    assert door.next_ns() == 119
+    assert door.pop_due(118) == []
+    (second,) = door.pop_due(125)
+    assert (second.request_id, second.arrival_ns) == (1, 100)
+
+
+def test_a_turn_comes_in_its_delay_and_entry_after_the_turn_before() -> None:
+    """The think time ends with its arrival; what the server takes comes on top."""
+    source = OpenLoop(_workload([0, 5], parent=[-1, 0], delay_ns=[0, 7]))
+    door = FrontDoor(source, 3, lambda request: None, entry_ns=10)
+    (first,) = door.pop_due(10)
+    door.on_finished(first, 20)
+
+    assert door.next_ns() == 37
+    assert [turn.arrival_ns for turn in door.pop_due(37)] == [27]
+
+
+def test_who_is_refused_holds_its_place_until_then() -> None:
+    """A refusal comes after the entry, too, and makes way for the next one and a turn."""
+    work = _workload([0, 0, 1], [-1, 0, -1], [0, 2, 0], num_tokens=[9, 3, 3])
+    refused: list[Request] = []
+    door = FrontDoor(MaxConcurrency(OpenLoop(work), 1), 3, refused.append, entry_ns=10)
+
+    assert door.pop_due(9) == []
+    assert refused == []
+    assert door.pop_due(10) == []
+    assert _ids(refused) == [0]
+    assert door.next_ns() == 20  # request 2, sent at 10
+    (other,) = door.pop_due(20)
+    assert (other.request_id, other.arrival_ns) == (2, 10)
+
+
+def test_the_place_that_was_free_first_is_taken_first() -> None:
+    """A refused request leaves its place earlier than others who have left before."""
+    work = _workload([0, 0, 0, 1, 1, 1], num_tokens=[3, 3, 3, 9, 3, 3])
+    door = FrontDoor(MaxConcurrency(OpenLoop(work), 3), 3, lambda request: None)
+    first = door.pop_due(0)
+    for request, end_ns in zip(first, (10, 12, 13), strict=True):
+        door.on_finished(request, end_ns)
+
+    due = door.pop_due(20)  # 3 is refused at 10, and 4 takes its place then
+
+    assert [(r.request_id, r.arrival_ns) for r in due] == [(4, 10), (5, 12)]

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allocators.block_space_manager import BlockSpaceManager
-from harness.arrivals import MaxConcurrency, OpenLoop
+from harness.arrivals import FrontDoor, MaxConcurrency, OpenLoop
 from harness.engine import Engine
 from harness.executors.executor import Execution
 from harness.executors.scripted import ScriptedExecutor
-from harness.executors.simulated import SimulatedExecutor
+from harness.executors.simulated import SimulatedExecutor, TransferTime
 from harness.recorder import Recorder
 from harness.request import Request
 from harness.schedulers.batch import (
@@ -48,6 +48,15 @@ class LinearStepTime:
 
     def swap_fs(self, shape: BatchShape) -> int:
         return shape.num_swap_blocks * 40 * FS_PER_NS
+
+
+def copies(block_ns: int) -> TransferTime:
+    """A block takes so long, either way."""
+
+    def transfer_fs(num_blocks: int, *, is_load: bool) -> int:
+        return num_blocks * block_ns * FS_PER_NS
+
+    return transfer_fs
 
 
 class Both:
@@ -109,6 +118,8 @@ def scheduler_settings(draw: st.DrawFn) -> dict[str, Any]:
         },
         "max_concurrency": draw(st.sampled_from([None, 1, 3])),
         "follow": draw(st.booleans()),
+        "entry_ns": draw(st.sampled_from([0, 1, 950, 20_000])),
+        "max_prompt_tokens": draw(st.sampled_from([1000, 20])),
     }
 
 
@@ -122,10 +133,12 @@ def run(
     if chosen["max_concurrency"]:
         source = MaxConcurrency(source, chosen["max_concurrency"])
     scheduler = SchedulerV0(BlockSpaceManager(*chosen["pool"]), **chosen["knobs"])
-    recorder = Recorder(scheduler, block_size=chosen["pool"][0])
+    entry_ns = chosen.get("entry_ns", 0)
+    recorder = Recorder(scheduler, block_size=chosen["pool"][0], entry_ns=entry_ns)
+    max_prompt_tokens = chosen.get("max_prompt_tokens", 1000)
     rows = RowRecorderV0(scheduler)
     engine = Engine(
-        source,
+        FrontDoor(source, max_prompt_tokens, recorder.refused, entry_ns),
         scheduler,
         SimulatedExecutor(LinearStepTime()),
         Both(recorder, rows),
@@ -154,6 +167,9 @@ def test_repeating_changes_nothing(made: list[Request], chosen: dict[str, Any]) 
     assert sum(s.num_steps for s in recorder.steps) == len(expected[2].steps)
     if outcome.ending is Ending.COMPLETE:
         assert recorder.num_done == len(made)
+    for record in recorder.requests:
+        assert record.queued_ns == record.arrival_ns + chosen["entry_ns"]
+        assert (record.first_scheduled_ns or record.queued_ns) >= record.queued_ns
     scheduler.close()
 
 
@@ -275,7 +291,7 @@ class Finishes:
 
 def load_and_run(made: list[Request], *, can_repeat: bool) -> tuple[Any, Any]:
     scheduler, finishes = LoadingScheduler(), Finishes()
-    executor = SimulatedExecutor(LinearStepTime(), transfer_fs_per_block=777 * FS_PER_NS)
+    executor = SimulatedExecutor(LinearStepTime(), copies(777))
     source = OpenLoop(Workload.from_requests(made))
     engine: Any = Engine(
         source,
@@ -338,7 +354,7 @@ def test_batches_in_flight_follow_one_another() -> None:
 
 def test_transfers_follow_one_another() -> None:
     """Copies share one link: the second begins when the first has ended."""
-    executor = SimulatedExecutor(LinearStepTime(), transfer_fs_per_block=10 * FS_PER_NS)
+    executor = SimulatedExecutor(LinearStepTime(), copies(10))
     batch = Batch(transfers=[Transfer(1, 3), Transfer(2, 4)])
     executor.submit(batch)
     assert executor.wait().transfers_done == [1, 2]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.arrivals import MaxConcurrency, OpenLoop
+from harness.arrivals import FrontDoor, MaxConcurrency, OpenLoop
 from harness.engine import Engine
 from harness.executors.simulated import SimulatedExecutor
 from harness.recorder import Recorder
@@ -49,6 +49,11 @@ class WholeStepTime:
 
     def swap_fs(self, shape: BatchShape) -> int:
         return 0
+
+
+def copy_fs(num_blocks: int, *, is_load: bool) -> int:
+    """A block takes as long either way."""
+    return num_blocks * COPY_NS * FS_PER_NS
 
 
 class Both:
@@ -146,6 +151,8 @@ def scenarios(draw: st.DrawFn, has_tier: bool = False) -> tuple[list[Request], S
         "max_concurrency": draw(st.sampled_from([None, None, 1, 3])),
         "follow": draw(st.booleans()),
         "growth_ns": draw(st.sampled_from([0, 0, 3])),
+        "entry_ns": draw(st.sampled_from([0, TICK_NS // 2, 7 * TICK_NS])),
+        "max_prompt_tokens": draw(st.sampled_from([1000, 20])),
     }
 
 
@@ -159,7 +166,11 @@ def run(made: list[Request], chosen: Settings, *, can_repeat: bool) -> Ran:
         source = MaxConcurrency(source, chosen["max_concurrency"])
     scheduler = build_scheduler_v1(**chosen["knobs"])
     is_async = chosen["knobs"].get("async_scheduling", False)
-    recorder = Recorder(scheduler, block_size=chosen["knobs"]["block_size"])
+    entry_ns = chosen.get("entry_ns", 0)
+    recorder = Recorder(
+        scheduler, block_size=chosen["knobs"]["block_size"], entry_ns=entry_ns
+    )
+    max_prompt_tokens = chosen.get("max_prompt_tokens", 1000)
     rows = RowRecorderV1(scheduler)
 
     def is_sound() -> bool:
@@ -167,11 +178,11 @@ def run(made: list[Request], chosen: Settings, *, can_repeat: bool) -> Ran:
         return True
 
     engine = Engine(
-        source,
+        FrontDoor(source, max_prompt_tokens, recorder.refused, entry_ns),
         scheduler,
         SimulatedExecutor(
             WholeStepTime(chosen["growth_ns"]),
-            transfer_fs_per_block=COPY_NS * FS_PER_NS,
+            copy_fs,
             is_ahead=is_async,
         ),
         Both(recorder, rows),

@@ -307,7 +307,7 @@ def test_long_sequences_leave_with_the_advised_limit() -> None:
 
 def test_long_outputs_leave_with_the_advised_limit() -> None:
     """Long outputs are cut at the length that is enough for the others."""
-    outputs = [9_000 if i % 20 == 7 else 100 for i in range(1500)]
+    outputs = [12_000 if i % 20 == 7 else 100 for i in range(1500)]
     trace = workload([((i, 300),) for i in range(1500)], outputs, gap_ns=10 * MS)
 
     found, _, _ = run(trace, max_model_len=16_384)

@@ -85,12 +85,12 @@ def blocks_of(finding: Finding) -> int:
 
 
 def test_swap_storm_ends_with_either_advice() -> None:
-    """Groups swap for 13.6 % of the time, until fewer run or all of them fit."""
+    """Groups swap for 13.2 % of the time, until fewer run or all of them fit."""
     small = {"num_gpu_blocks_override": 600, "swap_space": 8}
     found = findings(GROUPS, 10, **small)
 
     storm = found["swap_storm"]
-    assert storm.message.startswith("13.6 % of the time of steps")
+    assert storm.message.startswith("13.2 % of the time of steps")
     assert "preemption_thrash" not in found
 
     fewer = int(value_of("--max-num-seqs", storm))
@@ -117,14 +117,14 @@ def test_swap_space_as_advised_is_enough() -> None:
 
 
 def test_recompute_storm_ends_with_either_advice() -> None:
-    """On a GPU that computes slowly, recomputation takes a tenth of the time."""
-    shapes: list[Shape] = [(16, [1000])] * 100
-    knobs = {"gpu": "A100-80GB", "enable_chunked_prefill": True}
-    knobs |= {"max_num_batched_tokens": 4096, "num_gpu_blocks_override": 1200}
+    """Where computing is slow beside reading it takes a seventh of the time."""
+    shapes: list[Shape] = [(16, [400])] * 88
+    knobs = {"gpu": "RTX-3090", "enable_chunked_prefill": True}
+    knobs |= {"max_num_batched_tokens": 4096, "num_gpu_blocks_override": 800}
     found = findings(shapes, 10, **knobs)
 
     storm = found["recompute_storm"]
-    assert storm.message.startswith("10.5 % of the time of steps")
+    assert storm.message.startswith("14 % of the time of steps")
     assert "preemption_thrash" not in found
 
     fewer = int(value_of("--max-num-seqs", storm))
@@ -164,12 +164,12 @@ def test_swap_space_of_single_sequences_does_nothing() -> None:
 
 
 def test_chunked_prefill_overtakes_those_swapped_out() -> None:
-    """Half of the admissions go past them; without chunks, or with fewer, none does."""
+    """Most admissions go past them; without chunks, or with fewer, none does."""
     small = {"num_gpu_blocks_override": 500, "swap_space": 8}
     chunked = {"enable_chunked_prefill": True, "max_num_batched_tokens": 1024}
     overtaken = findings(MIXED, 20, **small, **chunked)["swapped_overtaken"]
 
-    assert overtaken.message.startswith("48 of 92 admissions")
+    assert overtaken.message.startswith("58 of 88 admissions")
 
     tokens = int(value_of("--max-num-batched-tokens", overtaken))
     fewer = int(value_of("--max-num-seqs", overtaken))
@@ -192,7 +192,7 @@ def test_large_prompts_hold_up_small_ones() -> None:
     small = {"num_gpu_blocks_override": 450}
     held_up = findings(shapes, 60, **small)["head_of_line"]
 
-    assert "94 requests waited 3.5 s on average" in held_up.message
+    assert "94 requests waited 3.9 s on average" in held_up.message
     assert held_up.severity == "info"  # the queue grows meanwhile
     assert held_up.advice.startswith("prompts of 3,500 tokens or more, 8.33 % of all,")
 

@@ -21,7 +21,7 @@ Findings = dict[str, Finding]
 Replay = Callable[..., Findings]
 
 SINGLES: list[Shape] = [(16, [600])] * 60
-SLOW: list[Shape] = [(16, [1000])] * 100
+SLOW: list[Shape] = [(16, [400])] * 88
 SAMPLES: list[Shape] = [(200, [400] * 8)] * 20
 LARGE_BETWEEN: list[Shape] = [(60, [550])] * 5 + [(3500, [200])] + [(60, [550])] * 6
 LONG_BEFORE: list[Shape] = ([(100_000, [50])] + [(100, [50])] * 60) * 2
@@ -95,8 +95,8 @@ CASES: dict[str, tuple[Callable[..., Findings], dict[str, Any], list[str]]] = {
         ["num_gpu_blocks_override", "max_num_seqs", "watermark"],
     ),
     "recompute_storm": (
-        partial(replay_of, SLOW, 10, gpu="A100-80GB", enable_prefix_caching=False),
-        {"num_gpu_blocks_override": 1200},
+        partial(replay_of, SLOW, 10, gpu="RTX-3090", enable_prefix_caching=False),
+        {"num_gpu_blocks_override": 600},
         ["num_gpu_blocks_override", "max_num_seqs", "watermark"],
     ),
     "head_of_line": (

@@ -304,7 +304,7 @@ def test_one_large_request_flushes_its_neighbours() -> None:
     result = replayed(*chats, large, *again, num_usable=64)
 
     steps = {step.start_ns: step for step in result.steps}
-    assert steps[5 * S].num_evictions == 12
+    assert steps[result.requests[4].queued_ns].num_evictions == 12
     assert cached(result)[-2:] == [48, 0]
     assert total(result, "num_regretted_evictions") == 4 + 1
 

@@ -1,5 +1,7 @@
 """Tests for :mod:`harness.recorder`: what happens in the loop, as records."""
 
+from typing import Any
+
 import pytest
 
 from harness.executors.executor import Execution
@@ -32,9 +34,10 @@ class StillScheduler:
         return CacheState(0, 1, 0, self.num_used_blocks, 70, self.num_cached_blocks)
 
 
-def recorder(scheduler: StillScheduler | None = None) -> Recorder:
+def recorder(scheduler: StillScheduler | None = None, entry_ns: int = 0) -> Recorder:
     """Return a recorder of a scheduler that stands still."""
-    return Recorder(scheduler or StillScheduler(), block_size=16)  # type: ignore[arg-type]
+    still: Any = scheduler or StillScheduler()
+    return Recorder(still, block_size=16, entry_ns=entry_ns)
 
 
 def request(request_id: int = 0, n: int = 1) -> Request:
@@ -111,6 +114,18 @@ def test_first_token_comes_with_the_chunk_that_completes_the_prompt() -> None:
     assert ours.requests[0].first_scheduled_ns == 20
 
 
+def test_a_request_is_queued_its_entry_after_it_arrived() -> None:
+    """The scheduler has it later than the server; without an entry at once."""
+    queued_ns = []
+    for entry_ns in (0, 7):
+        ours = recorder(entry_ns=entry_ns)
+        ours.arrived(request())
+        queued_ns.append(ours.requests[0].queued_ns)
+        assert ours.requests[0].arrival_ns == 10
+
+    assert queued_ns == [10, 17]
+
+
 def test_hits_of_all_chunks_count_at_the_first_admission() -> None:
     """A hit that spans chunks is the sum of what each chunk skips."""
     made, ours = request(), recorder()
@@ -154,13 +169,14 @@ def test_finished_request_has_the_tokens_of_its_samples() -> None:
 
 
 def test_refused_request_leaves_when_it_comes() -> None:
-    """A request that is not let in is rejected at its arrival."""
-    made, ours = request(), recorder()
+    """A request that is not let in is rejected where the others are queued."""
+    made, ours = request(), recorder(entry_ns=4)
 
     ours.refused(made)
 
     record = ours.requests[0]
-    assert (record.status, record.finished_ns) == (RequestStatus.REJECTED, 10)
+    assert (record.arrival_ns, record.queued_ns) == (10, 14)
+    assert (record.status, record.finished_ns) == (RequestStatus.REJECTED, 14)
     assert record.reason == "prompt_too_long"
 
 
@@ -169,7 +185,7 @@ def test_request_that_never_came_comes_after_the_end(
     end_ns: int, arrival_ns: int
 ) -> None:
     """As planned, but not while the run went on: it waited for another one's end."""
-    made, late, ours = request(), request(1), recorder()
+    made, late, ours = request(), request(1), recorder(entry_ns=4)
     ours.arrived(made)
     step(ours, prefill(made, 50, 0, samples=True), 5, [end_ns])
 
@@ -177,6 +193,7 @@ def test_request_that_never_came_comes_after_the_end(
 
     record = ours.requests[1]
     assert (record.arrival_ns, record.status) == (arrival_ns, RequestStatus.FAILED)
+    assert record.queued_ns == arrival_ns + 4
     assert record.reason == "interrupted before it arrived"
 
 

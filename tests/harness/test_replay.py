@@ -8,12 +8,17 @@ from typing import Any
 import pytest
 
 from harness.config import EngineConfig, resolve_config
-from harness.replay import RunResult, replay
+from harness.replay import RunResult, max_barren_calls, replay
 from harness.request import Request
+from harness.timing import build_step_time, config_overhead
 from harness.traces import open_trace
 from harness.workload import Workload
+from profiles.gpu import load_gpu
+from profiles.gpu_profile import Calibration
+from profiles.step_time import RooflineStepTime
 from results.columns import Columns
 from results.findings import Finding, find
+from results.latency import request_latency
 from results.queueing import queue_trend
 from results.record import RequestRecord, RequestStatus, StepRecord
 from results.run_info import Ending, RunInfo
@@ -92,7 +97,8 @@ def test_times_of_a_request_are_in_order() -> None:
         assert record.first_scheduled_ns is not None
         assert record.first_token_ns is not None
         assert record.finished_ns is not None
-        assert record.arrival_ns <= record.first_scheduled_ns < record.first_token_ns
+        assert record.arrival_ns < record.queued_ns <= record.first_scheduled_ns
+        assert record.first_scheduled_ns < record.first_token_ns
         assert record.first_token_ns <= record.finished_ns
 
 
@@ -128,6 +134,20 @@ def test_one_request_takes_as_long_as_its_steps() -> None:
     assert record.first_token_ns == result.steps[0].end_ns
     assert sum(step.num_steps for step in result.steps) == 11
     assert record.max_sample_tokens == 11
+
+
+def test_types_of_the_model_are_those_of_its_step_times() -> None:
+    """A decode reads half of a cache in fp8, and takes so much less time."""
+    long = workload((4000, [50]))
+    pools = [
+        config(num_gpu_blocks_override=500, kv_cache_dtype=kv) for kv in (None, "fp8")
+    ]
+
+    (whole,), (half,) = (run(long, pool)[0].requests for pool in pools)
+
+    assert whole.finished_ns is not None
+    assert half.finished_ns is not None
+    assert half.finished_ns < whole.finished_ns
 
 
 def test_request_larger_than_the_pool_is_a_finding() -> None:
@@ -343,6 +363,89 @@ def test_closed_loop_keeps_so_many_outstanding() -> None:
     assert most == 2
 
 
+def clock(chosen: EngineConfig, request_ns: int) -> RooflineStepTime:
+    """The configuration's step times on a GPU whose server was measured."""
+    measured = Calibration(source="a test", overhead={"request_ns": request_ns})
+    gpu = replace(load_gpu(chosen.gpu), calibration=measured)
+    return build_step_time(chosen, gpu=gpu)
+
+
+@pytest.mark.parametrize("policy", ["v0", "v1"])
+def test_a_request_alone_waits_for_the_server_and_its_step(policy: str) -> None:
+    """TTFT is what passes outside the engine and the first step; no time is a queue's."""
+    chosen = config(policy=policy, vllm_version=None)
+
+    result = replay(workload((100, [5])), chosen)
+
+    (record,), first = result.requests, result.steps[0]
+    entry_ns = build_step_time(chosen).overhead.request_ns
+    assert record.first_token_ns is not None
+    assert entry_ns > 0
+    assert record.first_token_ns - record.arrival_ns == entry_ns + first.first_step_ns
+    assert record.queued_ns == record.first_scheduled_ns == entry_ns
+    requests = Columns.of(RequestRecord, result.requests)
+    assert request_latency(requests).queue_s.tolist() == [0]
+
+
+def test_step_times_of_the_caller_take_the_place_of_the_configurations() -> None:
+    """A run with them enters as they say, and each of its five steps lasts longer."""
+    chosen = config()
+    own = config_overhead(chosen)
+    slower = replace(own, request_ns=123, step_ns=own.step_ns + 7_000_000)
+    given = build_step_time(chosen, overhead=slower)
+
+    (record,) = replay(workload((100, [5])), chosen, step_time=given).requests
+    (other,) = replay(workload((100, [5])), chosen).requests
+
+    assert (record.arrival_ns, record.queued_ns) == (0, 123)
+    assert other.queued_ns == own.request_ns
+    lasted_ns, before_ns = (
+        [(end_ns or 0) - r.queued_ns for end_ns in (r.first_token_ns, r.finished_ns)]
+        for r in (record, other)
+    )
+    assert lasted_ns == [before_ns[0] + 7_000_000, before_ns[1] + 5 * 7_000_000]
+
+
+def test_a_place_of_a_closed_loop_is_empty_until_the_next_has_come_in() -> None:
+    """With one place nothing runs between an end and the next request's queueing."""
+    chosen, entry_ns = config(), 50_000_000
+
+    result = replay(
+        workload(*[(50, [20])] * 4),
+        chosen,
+        step_time=clock(chosen, entry_ns),
+        max_concurrency=1,
+    )
+
+    starts_ns = [record.first_scheduled_ns for record in result.requests]
+    ends_ns = [0, *(record.finished_ns or 0 for record in result.requests)]
+    assert [record.arrival_ns for record in result.requests] == ends_ns[:-1]
+    assert starts_ns == [end_ns + entry_ns for end_ns in ends_ns[:-1]]
+    for step in result.steps:
+        is_idle = [end <= step.start_ns < end + entry_ns for end in ends_ns[:-1]]
+        assert not any(is_idle)
+
+
+def test_a_request_on_its_way_does_not_interrupt_the_steps() -> None:
+    """One stretch ends where the scheduler gets it, not where it arrives."""
+    chosen = config()
+    gap_ns, entry_ns = 20_000_000, 200_000_000
+
+    result = replay(
+        workload((50, [300]), (50, [2]), gap_ns=gap_ns),
+        chosen,
+        step_time=clock(chosen, entry_ns),
+    )
+
+    prefill, decodes = result.steps[:2]
+    second = result.requests[1]
+    assert prefill.start_ns == entry_ns
+    assert decodes.num_steps > 1
+    assert second.queued_ns == gap_ns + entry_ns
+    assert decodes.end_ns - decodes.last_step_ns < second.queued_ns <= decodes.end_ns
+    assert second.first_scheduled_ns == decodes.end_ns
+
+
 def test_requests_never_sent_have_not_waited() -> None:
     """Stopped in a closed loop, of 60 planned at once only the second could wait."""
     turns = iter(range(10_000))
@@ -547,3 +650,30 @@ def test_who_is_swapped_out_does_not_wait() -> None:
     assert {s.num_waiting for s in swapped} == {0}
     for step in result.steps:
         assert step.num_running + step.num_waiting + step.num_swapped <= 5
+
+
+def test_a_run_outlasts_the_stores_of_a_burst() -> None:
+    """Waiting for many copies to end, one after another, is no sign of being stuck."""
+    config = resolve_config(
+        model="meta-llama/Llama-3.1-8B",
+        gpu="H100-80GB",
+        policy="v1",
+        num_cpu_blocks_override=4000,
+        max_num_batched_tokens=16_384,
+        max_model_len=1024,
+    )
+    num_stores = 2 * max_barren_calls(config)  # of the burst, which one step computes
+    made = [
+        Request(
+            request_id=number,
+            arrival_ns=10**12 if number == num_stores else 0,
+            prompt=((number, 48),),
+            num_prompt_tokens=48,
+            outputs=((1000 + number, 1),),
+        )
+        for number in range(num_stores + 1)
+    ]
+
+    result = replay(Workload.from_requests(made), config)
+
+    assert result.outcome.ending is Ending.COMPLETE

@@ -281,7 +281,7 @@ def test_unified_memory_holds_the_cpu_blocks_too(tmp_path: Path) -> None:
     path.write_text(
         'name = "Jetson-64"\nmemory_gib = 61.4\nis_unified = true\n'
         "memory_bandwidth_gb_per_s = 204.8\nbf16_tflop_per_s = 42.5\n"
-        'pcie_gb_per_s = 100.0\nefficiencies_of = "A100-80GB"\n'
+        'pcie_gb_per_s = 100.0\nkernels_of = "A100-80GB"\n'
         "[sources]\n"
         + "".join(
             f'{key} = "a test"\n'

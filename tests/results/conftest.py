@@ -26,6 +26,7 @@ def make_request() -> MakeRequest:
         fields = {
             "request_id": 0,
             "arrival_ns": 0,
+            "queued_ns": changes.get("arrival_ns", 0),
             "num_prompt_tokens": 100,
             "num_output_tokens": 5,
             "max_sample_tokens": 5,

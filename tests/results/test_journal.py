@@ -48,8 +48,8 @@ def step(number):
     return StepRecord(**ZEROS | {"start_ns": number, "gap_ns": gaps})
 
 def request(num_steps):
-    return RequestRecord(request_id=0, arrival_ns=0, num_prompt_tokens=1,
-                         num_output_tokens=num_steps)
+    return RequestRecord(request_id=0, arrival_ns=0, queued_ns=0,
+                         num_prompt_tokens=1, num_output_tokens=num_steps)
 """
 WRITES_FOREVER = """
 num_steps = 0

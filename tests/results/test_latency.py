@@ -48,6 +48,17 @@ def test_latencies_count_from_the_arrival(make_request: MakeRequest) -> None:
     assert latency.e2e_s.tolist() == [3.5]
 
 
+def test_queue_time_counts_from_when_the_scheduler_had_it(
+    make_request: MakeRequest,
+) -> None:
+    """What the server took before is part of TTFT and E2E, and of no queue."""
+    latency = latency_of(make_request(queued_ns=S // 4))
+
+    assert latency.queue_s.tolist() == [0.75]
+    assert latency.ttft_s.tolist() == [2.0]
+    assert latency.e2e_s.tolist() == [4.0]
+
+
 def test_one_token_has_no_tpot(make_request: MakeRequest) -> None:
     """An output of one token has no time per later token; its neighbours keep theirs."""
     single = make_request(num_output_tokens=1, max_sample_tokens=1)

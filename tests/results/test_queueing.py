@@ -234,6 +234,21 @@ def test_who_never_waited_does_not_count(
     assert trend == QueueTrend(num_requests=20, span_s=0, wait_s=(1, 1, 1, 1))
 
 
+def test_waits_begin_when_the_scheduler_has_a_request(
+    make_request: MakeRequest, make_step: MakeStep
+) -> None:
+    """On the way there nobody waits: not when refused there, nor when the run ends."""
+    came = make_request(queued_ns=S // 4)
+    refused = make_request(queued_ns=3 * S, finished_ns=3 * S, **NEVER_RAN)
+    on_its_way = make_request(
+        arrival_ns=7 * S, queued_ns=9 * S, finished_ns=None, **NEVER_RAN
+    )
+
+    trend = trend_of([came] * 20 + [refused, on_its_way] * 30, [make_step(end_ns=8 * S)])
+
+    assert trend == QueueTrend(num_requests=20, span_s=0, wait_s=(0.75,) * 4)
+
+
 def test_the_shortest_wait_counts(make_request: MakeRequest, make_step: MakeStep) -> None:
     """Requests that came a nanosecond before the end were waiting then."""
     waiting = make_request(arrival_ns=8 * S - 1, finished_ns=None, **NEVER_RAN)

@@ -20,6 +20,7 @@ def requests(draw: st.DrawFn) -> RequestRecord:
     return RequestRecord(
         request_id=draw(NUMBERS),
         arrival_ns=draw(NUMBERS),
+        queued_ns=draw(NUMBERS),
         num_prompt_tokens=draw(NUMBERS),
         first_token_ns=draw(st.none() | NUMBERS),
         status=draw(st.sampled_from(RequestStatus)),
@@ -93,10 +94,11 @@ def test_lists_come_back_as_lists(make_step: Any) -> None:
 def test_values_are_taken_in_the_order_of_the_class(make_step: Any) -> None:
     """Values that come without names are those of the fields one after another."""
     rows = Rows(StepRecord)
-    rows.append_values((*range(34), [5], [6]))
+    rows.append_values((*range(36), [5], [6]))
 
     assert rows[0].start_ns == 0
     assert rows[0].num_regretted_evictions == 33
+    assert rows[0].num_prefill_context_tokens == 35
     assert rows[0].gap_count == [6]
 
 

@@ -46,7 +46,7 @@ from results.store import RunStore, environment
 LISTS = ("gap_ns", "gap_count")
 ZEROS = {f.name: 0 for f in fields(StepRecord) if f.name not in LISTS}
 STEPS = [StepRecord(**ZEROS | {"start_ns": number}) for number in range(6)]
-REQUEST = RequestRecord(request_id=0, arrival_ns=0, num_prompt_tokens=1)
+REQUEST = RequestRecord(request_id=0, arrival_ns=0, queued_ns=0, num_prompt_tokens=1)
 INFO = RunInfo(source="simulated", engine="sim", policy="v0", config={},
                trace={"num_requests": 1}, outcome=Outcome())
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate"}

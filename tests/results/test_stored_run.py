@@ -12,7 +12,12 @@ from pandas.testing import assert_frame_equal
 import results
 import results.stored_run
 from results.errors import RunFolderError
-from results.record import RequestRecord, RequestStatus, StepRecord
+from results.record import (
+    RequestRecord,
+    RequestStatus,
+    StepRecord,
+    add_later_columns,
+)
 from results.run_info import Ending, RunInfo
 from results.store import RunStore
 
@@ -245,6 +250,28 @@ def test_a_table_without_a_column_is_of_another_version(save: Save) -> None:
         results.load(path.parent)
 
 
+def test_a_run_from_before_the_entry_was_queued_as_it_arrived(
+    make_info: MakeInfo, make_request: MakeRequest, make_step: MakeStep
+) -> None:
+    """Tables and journals without ``queued_ns`` load with every column in its place."""
+    import pyarrow.parquet as pq
+
+    rows = [make_request(request_id=i, arrival_ns=5 + i, queued_ns=9) for i in range(2)]
+    with RunStore("a", make_info()) as store:
+        store.journal.append(rows, [make_step()])
+        path = store.folder / "requests.jsonl"
+        path.write_text(path.read_text().replace('"queued_ns":9,', ""))
+        during = results.load(store.folder).requests
+        path = store.save(make_info(), rows, [make_step()], SUMMARY) / "requests.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["queued_ns"]), path)
+
+    after = results.load(path.parent).requests
+
+    assert_frame_equal(during, after)
+    assert list(after.columns)[:3] == ["request_id", "arrival_ns", "queued_ns"]
+    assert after["queued_ns"].tolist() == after["arrival_ns"].tolist() == [5, 6]
+
+
 @pytest.mark.parametrize(
     ("journal", "line", "message"),
     [
@@ -279,3 +306,12 @@ def test_a_value_of_another_kind_is_damage(
 
     with pytest.raises(RunFolderError, match=r"requests\.jsonl is damaged.*repeat"):
         results.load(folder)
+
+
+def test_steps_of_older_versions_have_no_prefill_work() -> None:
+    """Columns that a version did not write are 0 in the rows that it left."""
+    row = {"first_step_ns": 5, "num_prefill_tokens": 7}
+    add_later_columns(row)
+
+    assert row["num_prefill_attention"] == row["num_prefill_context_tokens"] == 0
+    assert "queued_ns" not in row

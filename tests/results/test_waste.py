@@ -180,18 +180,18 @@ def test_who_would_have_fitted_waits_for_the_head(
 
 
 @pytest.mark.parametrize(
-    ("arrival_s", "scheduled_s", "seconds"),
+    ("queued_s", "scheduled_s", "seconds"),
     [(10, 14, 4), (11, 14, 2), (12, 14, 2), (13, 14, 0), (0, 10, 0), (9, 12, 2)],
 )
 def test_only_steps_in_which_a_request_waits_count(
     make_request: MakeRequest,
     blocked_steps: list[StepRecord],
-    arrival_s: int,
+    queued_s: int,
     scheduled_s: int,
     seconds: float,
 ) -> None:
-    """From the first step that starts after the arrival to the one that admits it."""
-    request = make_request(arrival_ns=arrival_s * S, first_scheduled_ns=scheduled_s * S)
+    """From the first step that finds it in the queue to the one that admits it."""
+    request = make_request(queued_ns=queued_s * S, first_scheduled_ns=scheduled_s * S)
     request.num_prompt_tokens = 80
 
     assert blocked_s([request], blocked_steps) == [seconds]
@@ -302,7 +302,7 @@ def _waited_ns(request: RequestRecord, step: StepRecord) -> int:
     left = request.first_scheduled_ns
     if left is None:
         left = request.finished_ns
-    is_waiting = request.arrival_ns <= step.start_ns
+    is_waiting = request.queued_ns <= step.start_ns
     is_waiting &= left is None or step.start_ns < left
     num_room = step.num_room_blocks - (step.num_used_blocks_end - step.num_used_blocks)
     fits = -(-request.num_prompt_tokens // BLOCK_SIZE) <= num_room

@@ -24,10 +24,14 @@ class EvenStepTime:
         return 0
 
 
+def _nanosecond_a_block(num_blocks: int, *, is_load: bool) -> int:
+    return num_blocks * FS_PER_NS
+
+
 def simulated(*, is_ahead: bool) -> SimulatedExecutor:
     """A simulated clock with a batch in flight."""
     executor = SimulatedExecutor(
-        EvenStepTime(), transfer_fs_per_block=FS_PER_NS, is_ahead=is_ahead
+        EvenStepTime(), transfer_fs=_nanosecond_a_block, is_ahead=is_ahead
     )
     executor.submit(DECODE)
     return executor
@@ -58,7 +62,7 @@ def test_the_end_of_a_transfer_ends_a_stretch() -> None:
     counts = []
     for is_ahead in (False, True):
         executor = SimulatedExecutor(
-            EvenStepTime(), transfer_fs_per_block=FS_PER_NS, is_ahead=is_ahead
+            EvenStepTime(), transfer_fs=_nanosecond_a_block, is_ahead=is_ahead
         )
         executor.submit(Batch(transfers=[Transfer(1, 150)]))
         counts.append(executor.repeat(9, 1000))

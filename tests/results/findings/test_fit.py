@@ -73,12 +73,12 @@ def test_sequences_that_fit(
 def test_blocks_for_all_are_those_at_the_fullest_moment(
     make_request: MakeRequest, make_view: MakeView
 ) -> None:
-    """A request that arrives as another leaves is not there with it."""
+    """A request that is queued as another leaves is not there with it."""
     times = [(0, 4), (1, 3), (3, 5), (5, None)]
     requests = [
         make_request(
             request_id=i,
-            arrival_ns=begin * S,
+            queued_ns=begin * S,
             finished_ns=None if end is None else end * S,
             num_demand_blocks=10 + i,
         )
