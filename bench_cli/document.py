@@ -1,12 +1,12 @@
 """Where a command's JSON document goes."""
 
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import typer
+
+from bench_cli.output_file import write_whole
 
 
 def deliver(document: dict[str, Any], *, as_json: bool, output: Path | None) -> None:
@@ -30,15 +30,12 @@ def _write(path: Path, text: str, *, kind: str) -> None:
     from harness.errors import UsageError
 
     try:
-        if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
-            return
-        if path.exists() and not _holds(path, kind):
+        if path.is_file() and not _holds(path, kind):
             raise UsageError(
                 f"{path} is there and holds no {kind} document of blockbench, so it stays"
                 " as it is; choose another file with -o"
             )
-        _put(path, text)
+        write_whole(path, text.encode())
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be written: {error.strerror}; choose another file with -o"
@@ -53,15 +50,3 @@ def _holds(path: Path, kind: str) -> bool:
     except ValueError:
         return False
     return isinstance(found, dict) and found.get("kind") == kind
-
-
-def _put(path: Path, text: str) -> None:
-    """Write the whole file or leave what was there."""
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(target)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
