@@ -320,6 +320,23 @@ Table = Annotated[
     typer.Option("--table", help="The screen (rich), or one table of all figures."),
 ]
 
+GpuOfSteps = Annotated[
+    str | None,
+    typer.Option("--gpu", help="With a model: step times on this GPU, or .toml of one."),
+]
+PlotFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        parser=path_given,
+        metavar="FILE",
+        help="Draw step times into this .png, .svg or .pdf.",
+    ),
+]
+ForcePlot = Annotated[
+    bool, typer.Option("--force", help="Replace the file that --plot names.")
+]
+
 ProfileName = Annotated[
     str, typer.Argument(metavar="NAME", help="A model or a GPU, or a file of one.")
 ]
@@ -339,3 +356,51 @@ RunsFolder = Annotated[
 Requests = Annotated[bool, typer.Option("--requests", help="One row a request.")]
 Steps = Annotated[bool, typer.Option("--steps", help="One row a stretch of equal steps.")]
 RowLimit = Annotated[int | None, typer.Option("--limit", min=1, help="First rows only.")]
+
+MeasuredIn = Annotated[
+    list[str],
+    typer.Option(
+        "--from",
+        metavar="RUN|FILE",
+        help="A stored run, a CSV of loads or of steps, or a result of vllm bench serve;"
+        " may be repeated.",
+    ),
+]
+MeasuredModel = Annotated[
+    str | None,
+    typer.Option("--model", help="Model that was measured; a run knows its own."),
+]
+MeasuredGpu = Annotated[
+    str | None,
+    typer.Option("--gpu", help="GPU to begin from; a run knows its own."),
+]
+MeasuredTensorParallelSize = Annotated[
+    int | None,
+    typer.Option("--tensor-parallel-size", "-tp", min=1, help="Number of GPUs; 1."),
+]
+CalibrationName = Annotated[
+    str | None,
+    typer.Option("--name", help="What --gpu will call it; <gpu>-<model> by default."),
+]
+FittedNames = Annotated[
+    str | None,
+    typer.Option(
+        "--fit",
+        metavar="NAMES",
+        help="Coefficients to fit, as memory,compute; all that the figures tell by"
+        " default.",
+    ),
+]
+CalibrationFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        parser=path_given,
+        metavar="FILE",
+        help="File to write; .blockbench/calibrations/NAME.toml by default.",
+    ),
+]
+ForceCalibration = Annotated[
+    bool, typer.Option("--force", help="Replace a calibration that is there.")
+]

@@ -43,14 +43,22 @@ def print_run(screen: Screen, document: Document, usage: Sequence[float]) -> Non
         ("throughput", _throughput(document)),
     ]
     screen.facts([(label, content) for label, content in rows if content])
-    error = document["config"].get("step_time_error")
-    if error is not None:
-        screen.aside(
-            f"step times: a model, {format_share(error['fraction'])} off in the median on"
-            f" {error['num_rows']} published kernel times; whole engines differ more"
-        )
+    if document["source"] == "simulated":
+        screen.aside(_step_times(document["config"].get("step_time_error")))
     screen.line()
     print_findings(screen, document["findings"])
+
+
+def _step_times(error: dict[str, Any] | None) -> str:
+    """How far simulated times may be off."""
+    if error is None:
+        return "step times: a model; no server of this kind was compared with it"
+    ttft = error.get("ttft_fraction")
+    of_ttft = "" if ttft is None else f" and {format_share(ttft)} in TTFT"
+    return (
+        f"step times: a model, {format_share(error['fraction'])} off in TPOT{of_ttft},"
+        f" median over {format_number_of(error['num_rows'], 'row')}: {error['against']}"
+    )
 
 
 def print_findings(screen: Screen, findings: Sequence[dict[str, str]]) -> None:
@@ -86,6 +94,7 @@ def _config_line(config: Document) -> str:
     chunk = config.get("max_num_batched_tokens", 0)
     return join(
         f"{model} on {where}, as vLLM {config['vllm_version']} ({config['policy']})",
+        *_types(config),
         f"utilization {utilization:.2f}" if utilization is not None else "",
         f"block {config['block_size']}",
         f"swap {swap:g} GiB" if swap is not None else "",
@@ -94,6 +103,17 @@ def _config_line(config: Document) -> str:
         f"chunks of {chunk:,} tokens" if config["enable_chunked_prefill"] else "",
         *(_v1_knobs(config) if config["policy"] == "v1" else ()),
     )
+
+
+_TYPES = {"dtype": "", "quantization": "weights in ", "kv_cache_dtype": "KV cache in "}
+"""What stands before each of the model's types; early runs name none of them."""
+
+
+def _types(config: Document) -> list[str]:
+    """Types other than the checkpoint's, and whether CUDA graphs were left out."""
+    given = {name: config.get(name) for name in _TYPES}
+    named = [_TYPES[n] + str(v) for n, v in given.items() if v not in (None, "auto")]
+    return [*named, "no CUDA graphs" if config.get("enforce_eager") else ""]
 
 
 def _v1_knobs(config: Document) -> list[str]:

@@ -16,7 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "harness": {"allocators", "profiles", "results"},
     "bench_cli": {"harness", "allocators", "profiles", "results"},
 }
-HEAVY = {"torch", "vllm", "pandas", "pyarrow", "scipy", "numpy"}
+HEAVY = {"torch", "vllm", "pandas", "pyarrow", "scipy", "numpy", "matplotlib"}
 
 
 def imported_names(source: str) -> set[str]:

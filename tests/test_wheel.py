@@ -96,13 +96,13 @@ def test_installed_script_runs_the_example(bin_folder: Path, tmp_path: Path) -> 
 
 
 def test_base_install_is_small(bin_folder: Path, tmp_path: Path) -> None:
-    """Without extras there is no torch, and site-packages stays within its limit."""
+    """Without extras no torch and no matplotlib; site-packages is within its limit."""
     code = (
         "import importlib.util, sysconfig; print(sysconfig.get_path('purelib'));"
-        "print(importlib.util.find_spec('torch'), importlib.util.find_spec('vllm'))"
+        "print(*map(importlib.util.find_spec, ('torch', 'vllm', 'matplotlib')))"
     )
     folder, found = execute(bin_folder / "python", "-c", code, cwd=tmp_path).splitlines()
 
     size = sum(f.lstat().st_size for f in Path(folder).rglob("*") if f.is_file())
-    assert found == "None None"
+    assert found == "None None None"
     assert size <= MAX_MEGABYTES * 1e6

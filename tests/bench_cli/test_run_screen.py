@@ -179,6 +179,10 @@ def test_pool_counts_tokens_without_block_0() -> None:
         ({"enable_chunked_prefill": False}, "whole prompts"),
         ({"kv_offloading_size": 8.0, "num_cpu_blocks": 4096}, "offloading 8 GiB"),
         ({"num_cpu_blocks": 4096}, "offloading 4,096 blocks"),
+        ({"dtype": "float32"}, "float32"),
+        ({"quantization": "awq"}, "weights in awq"),
+        ({"kv_cache_dtype": "fp8"}, "KV cache in fp8"),
+        ({"enforce_eager": True}, "no CUDA graphs"),
     ],
 )
 def test_knobs_stand_where_they_differ(knobs: dict[str, Any], words: str) -> None:
@@ -187,9 +191,17 @@ def test_knobs_stand_where_they_differ(knobs: dict[str, Any], words: str) -> Non
     assert words not in lines_of()["config"].split(" · ")
 
 
-def test_defaults_of_v1_take_no_place() -> None:
+@pytest.mark.parametrize(
+    "types",
+    [
+        {},
+        {"dtype": None, "quantization": None, "kv_cache_dtype": None},
+        {"dtype": "auto", "kv_cache_dtype": "auto", "enforce_eager": False},
+    ],
+)
+def test_defaults_of_v1_take_no_place(types: dict[str, Any]) -> None:
     """Model, GPU, version, utilization, block size, caching and chunks are enough."""
-    assert lines_of()["config"] == (
+    assert lines_of(types)["config"] == (
         "Llama-3.1-8B on H100-80GB, as vLLM 0.32.0 (v1) · utilization 0.92 · block 16 ·"
         " prefix caching on · chunks of 8,192 tokens"
     )

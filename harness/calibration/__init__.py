@@ -1,0 +1,1 @@
+"""From measurements to step times that agree with them."""
