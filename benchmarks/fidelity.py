@@ -19,6 +19,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from fidelity_gate import gate
+from fidelity_latency import latency
+from published_servers import bundled, published_rows, replayable
 from tabulate import tabulate
 
 from harness.errors import ConfigError, UsageError
@@ -343,14 +346,6 @@ def share_inside(rows: Sequence[Compared]) -> float:
     return sum(row.is_inside for row in rows) / len(rows)
 
 
-def gate(what: str, value: float, limit: float, *, is_most: bool = False) -> bool:
-    """Print whether a figure is within its limit."""
-    is_met = value <= limit if is_most else value >= limit
-    bound = "at most" if is_most else "at least"
-    print(f"{'met   ' if is_met else 'FAILED'}  {what}: {value:.1%}, {bound} {limit:.0%}")
-    return is_met
-
-
 def print_table(title: str, unit: str, rows: Sequence[Compared]) -> None:
     """Print all rows of a comparison, in Markdown."""
     cells = [
@@ -372,9 +367,17 @@ def print_table(title: str, unit: str, rows: Sequence[Compared]) -> None:
 def main() -> int:
     """Run the comparison that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=["capacity"])
-    parser.parse_args()
-    return 0 if capacity() else 1
+    parser.add_argument("part", choices=["capacity", "latency"])
+    parser.add_argument(
+        "--rows",
+        type=Path,
+        help="latency of other rows, in a file with the columns of e2e.csv",
+    )
+    flags = parser.parse_args()
+    if flags.part == "capacity":
+        return 0 if capacity() else 1
+    rows = bundled() if flags.rows is None else replayable(published_rows(flags.rows))
+    return 0 if all(latency(list(rows))) else 1
 
 
 if __name__ == "__main__":
