@@ -142,7 +142,8 @@ class Engine:
             self._num_blocked_calls = self._num_barren_calls = 0
             return
         self._num_blocked_calls = 0 if batch.scheduled else self._num_blocked_calls + 1
-        self._num_barren_calls += 1
+        if batch.scheduled:  # a call that only waits for copies is none
+            self._num_barren_calls += 1
         if any(entry.samples for entry in batch.scheduled):
             self._num_barren_calls = 0
 

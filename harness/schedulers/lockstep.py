@@ -112,7 +112,8 @@ class Lockstep:
             self._named_in_time[place].remove(request)
             self._num_named_in_time -= 1
         else:
-            num_known = request.num_computed_tokens - self._num_tokens_ahead
+            # Blocks are named as a step is scheduled: taking it back unnames none.
+            num_known = request.base + self.clock - self._num_tokens_ahead
             self._manager.cache_blocks(request.blocks, num_known)
         self._sum_of_bases -= request.base
         self._num_blocks -= request.blocks.num_blocks
