@@ -217,10 +217,11 @@ def errors_of(rows: Sequence[Compared], family: str, *, is_fitted: bool) -> list
     return sorted(abs(row.error) for row in found if row.is_fitted == is_fitted)
 
 
-def print_copies() -> bool:
-    """Print all rows and the errors by family; whether the gates are met."""
+def print_copies(*, has_rows: bool = True) -> bool:
+    """Print the errors by family, and all rows; whether the gates are met."""
     rows = compared()
-    print_rows(rows)
+    if has_rows:
+        print_rows(rows)
     print_families(rows)
     for what, reason in LEFT_OUT.items():
         print(f"Left out: {what}: {reason}.")
@@ -259,7 +260,7 @@ def print_families(rows: Sequence[Compared]) -> None:
             cell.append(f"{errors[-1]:.1%}" if errors else "-")
         cells.append(cell)
     headers = ["family", "fitted", "median", "largest", "held out", "median", "largest"]
-    print("## Errors by family\n")
+    print("## Copies between CPU and GPU: errors by family\n")
     print(tabulate(cells, headers, tablefmt="github", disable_numparse=True), end="\n\n")
 
 

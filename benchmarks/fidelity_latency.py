@@ -88,7 +88,7 @@ def latency(rows: Sequence[Published]) -> list[bool]:
     gates += saturation(found)
     gates += print_knobs(found)
     print()
-    gates.append(print_copies())
+    gates.append(print_copies(has_rows=False))
     return gates
 
 
@@ -283,10 +283,8 @@ def print_known_errors(rows: Sequence[Compared]) -> None:
     for gpu in sorted({row.published.gpu for row in rows}):
         error = known_error(rows, gpu)
         if error is not None:
-            lines.append(
-                [gpu, error.num_rows, f"{error.fraction:.1%}", error.weight_types]
-            )
-            lines[-1].insert(3, f"{error.ttft_fraction or 0:.1%}")
+            of_both = f"{error.fraction:.1%}", f"{error.ttft_fraction or 0:.1%}"
+            lines.append([gpu, error.num_rows, *of_both, ", ".join(error.weight_types)])
     headers = ["GPU", "rows", "TPOT", "TTFT", "weights"]
     print("\n## Known errors: rows below saturation that no fit has seen\n")
     print(tabulate(lines, headers, "github", disable_numparse=True), end="\n\n")

@@ -169,11 +169,16 @@ class FrontDoor:
 
     def pop_due(self, now_ns: int) -> list[Request]:
         """Hand out those that have been let in by now."""
+        latest_ns = now_ns - self._entry_ns
+        next_ns = self._inner.next_ns()
+        if next_ns is None or next_ns > latest_ns:
+            return []
         due: list[Request] = []
         # One moment after another: who is refused makes way for those who come later.
-        while (next_ns := self.next_ns()) is not None and next_ns <= now_ns:
-            arrived = self._inner.pop_due(next_ns - self._entry_ns)
+        while next_ns is not None and next_ns <= latest_ns:
+            arrived = self._inner.pop_due(next_ns)
             due += [request for request in arrived if self._lets_in(request)]
+            next_ns = self._inner.next_ns()
         return sorted(due, key=_order)
 
     def _lets_in(self, request: Request) -> bool:

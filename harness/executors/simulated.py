@@ -78,13 +78,14 @@ class SimulatedExecutor:
         if self._in_flight:
             last = self._in_flight[-1]
             start_fs = last.end_of_step_fs(last.num_steps)
-        step_fs = self._step_time.step_fs(batch.shape)
-        swap_fs = self._step_time.swap_fs(batch.shape)
+        shape = batch.shape
+        step_fs = self._step_time.step_fs(shape)
+        swap_fs = self._step_time.swap_fs(shape) if shape.num_swap_blocks else 0
         wait_fs = 0
         if batch.transfers or batch.flushed:
             wait_fs = self._start_transfers(batch, start_fs, start_fs + step_fs)
         self._in_flight.append(
-            _Span(batch.shape, start_fs, step_fs + wait_fs, 0, 1, swap_fs + wait_fs)
+            _Span(shape, start_fs, step_fs + wait_fs, 0, 1, swap_fs + wait_fs)
         )
 
     def repeat(self, max_steps: int, until_ns: int | None) -> int:
