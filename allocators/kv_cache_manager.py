@@ -57,13 +57,17 @@ class RequestBlocks:
         self._table[self.num_blocks : end] = block_ids
         self.num_blocks = end
 
-    def append_one(self, block_id: int) -> None:
-        """Put one block at the end of the table."""
-        place = self.num_blocks
-        if place == self._size:
-            self._make_room(place + 1)
-        self._table_at[place] = block_id
-        self.num_blocks = place + 1
+    @staticmethod
+    def append_one_each(
+        tables: Sequence["RequestBlocks"], block_ids: Sequence[int]
+    ) -> None:
+        """Put one block at the end of each table."""
+        for table, block_id in zip(tables, block_ids, strict=True):
+            place = table.num_blocks
+            if place == table._size:
+                table._make_room(place + 1)
+            table._table_at[place] = block_id
+            table.num_blocks = place + 1
 
     def clear(self) -> None:
         """Forget all blocks."""
@@ -217,8 +221,7 @@ class KVCacheManager:
     def append_blocks(self, receivers: Sequence[RequestBlocks]) -> None:
         """Give each of these one block more, in this order; so many must be free."""
         taken = self.block_pool.get_single_blocks(len(receivers))
-        for blocks, block_id in zip(receivers, taken, strict=True):
-            blocks.append_one(block_id)
+        RequestBlocks.append_one_each(receivers, taken)
 
     def cache_blocks(self, blocks: RequestBlocks, num_tokens: int) -> None:
         """Name the full blocks of a request's first ``num_tokens``."""

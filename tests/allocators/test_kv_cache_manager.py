@@ -437,7 +437,7 @@ def test_a_table_grows_by_any_pieces(lengths: list[int]) -> None:
             table.append(taken)
         else:
             for block_id in taken.tolist():
-                table.append_one(block_id)
+                RequestBlocks.append_one_each([table], [block_id])
         expected += taken.tolist()
 
         assert table.block_ids.tolist() == expected

@@ -177,7 +177,7 @@ def test_who_left_and_came_back_ends_at_its_new_end() -> None:
     side.lockstep.advance(1)
     side.lockstep.leave(request)
     side.lockstep.advance(2)
-    request.blocks.append_one(399)
+    RequestBlocks.append_one_each([request.blocks], [399])
 
     side.lockstep.join(request)
 
