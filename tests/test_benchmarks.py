@@ -194,7 +194,7 @@ def test_known_errors_are_those_of_the_rows_that_no_fit_has_seen() -> None:
 
 @pytest.mark.slow
 def test_latency_meets_its_gates_as_the_docs_say() -> None:
-    """Replays agree with published servers, and docs/fidelity.md holds what is printed."""
+    """Replays agree with servers, and docs/fidelity.md holds what is printed."""
     done = subprocess.run(
         [sys.executable, BENCHMARKS / "fidelity.py", "latency"],
         capture_output=True,
