@@ -16,6 +16,7 @@ from harness.schedulers.batch import Batch, Finished, TransferId
 from harness.schedulers.build import build_scheduler_v1
 from harness.schedulers.engine_request import EngineRequest
 from harness.schedulers.scheduler_v1 import SchedulerV1
+from harness.timing import build_step_time
 from harness.verify.golden import STUCK_AFTER_CALLS, VerifyResult, num_preempted
 from harness.verify.installed_vllm import MOST_SHOWN, InstalledVllm
 from harness.verify.rows_v1 import Row, RowRecorderV1, name_of
@@ -50,10 +51,12 @@ def verify_against_vllm(
     source: ArrivalSource = OpenLoop(workload)
     if max_concurrency is not None:
         source = MaxConcurrency(OpenLoop(workload), max_concurrency)
+    step_time = build_step_time(config)
+    entry_ns = step_time.overhead.request_ns
     Engine(
-        FrontDoor(source, config.max_prompt_tokens, lambda request: None),
+        FrontDoor(source, config.max_prompt_tokens, lambda request: None, entry_ns),
         ours,
-        build_executor(config),
+        build_executor(config, step_time),
         pair,
         num_in_flight=2 if config.async_scheduling else 1,
         stuck_after=STUCK_AFTER_CALLS,
