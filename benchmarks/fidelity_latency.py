@@ -284,8 +284,8 @@ def print_known_errors(rows: Sequence[Compared]) -> None:
         error = known_error(rows, gpu)
         if error is not None:
             of_both = f"{error.fraction:.1%}", f"{error.ttft_fraction or 0:.1%}"
-            lines.append([gpu, error.num_rows, *of_both, ", ".join(error.weight_types)])
-    headers = ["GPU", "rows", "TPOT", "TTFT", "weights"]
+            lines.append([gpu, error.num_rows, *of_both, "; ".join(error.types)])
+    headers = ["GPU", "rows", "TPOT", "TTFT", "types"]
     print("\n## Known errors: rows below saturation that no fit has seen\n")
     print(tabulate(lines, headers, "github", disable_numparse=True), end="\n\n")
 
@@ -302,12 +302,11 @@ def known_error(rows: Sequence[Compared], gpu: str) -> KnownError | None:
     if not held:
         return None
     with_ttft = [row for row in held if row.published.has_ttft]
-    models = (row.published.served.config.model_profile() for row in held)
-    types = {model.type_of_weights for model in models}
+    types = {row.published.served.config.model_profile().types for row in held}
     return KnownError(
         fraction=median(abs(row.tpot_error) for row in held),
         num_rows=len(held),
         against="e2e.csv",
         ttft_fraction=median(abs(row.ttft_error) for row in with_ttft),
-        weight_types=tuple(sorted(types)),
+        types=tuple(sorted(types)),
     )

@@ -15,8 +15,10 @@ from profiles.engine_overhead import engine_overhead
 from profiles.gpu import load_gpu
 from profiles.model import ModelProfile
 from profiles.step_time import BatchShape, RooflineStepTime
+from profiles.weights import weight_bytes
 
 FS_PER_MS = 10**12
+GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,11 @@ def engine_clock(
         async_scheduling=scheduling.async_scheduling,
         enforce_eager=enforce_eager,
         step_time=step_time,
-        notes=(*chosen.notes, *_note_on_windows(model_profile)),
+        notes=(
+            *chosen.notes,
+            *_note_on_weights(step_time),
+            *_note_on_windows(model_profile),
+        ),
     )
 
 
@@ -128,6 +134,19 @@ def prefill_shape(num_tokens: int) -> BatchShape:
         num_context_tokens=0,
         num_prefill_context_tokens=num_tokens,
     )
+
+
+def _note_on_weights(step_time: RooflineStepTime) -> list[str]:
+    """A note where not even the weights have room on so many GPUs."""
+    model, gpu = step_time.model, step_time.gpu
+    num_bytes = weight_bytes(model, tensor_parallel_size=step_time.tensor_parallel_size)
+    if num_bytes <= gpu.memory_gib * GIB:
+        return []
+    return [
+        f"the weights take {num_bytes / GIB:,.1f} GiB of a GPU that has"
+        f" {gpu.memory_gib:,.1f}: it does not start; blockbench capacity finds how many"
+        " GPUs it needs"
+    ]
 
 
 def _note_on_windows(model: ModelProfile) -> list[str]:

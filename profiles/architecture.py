@@ -146,10 +146,11 @@ class ModelProfile:
         ]
 
     @property
-    def type_of_weights(self) -> str:
-        """That of the linear layers that are quantised, or ``bfloat16`` where none is."""
+    def types(self) -> str:
+        """Those of weights and KV cache; ``bfloat16`` where nothing is quantised."""
         quantization = self.quantization
-        return "bfloat16" if quantization is None else quantization.weight_type
+        weights = "bfloat16" if quantization is None else quantization.weight_type
+        return f"{weights}, KV {'fp8' if self.bytes_per_kv == 1 else 'bfloat16'}"
 
     def weight_type(self, module: str) -> tuple[str, float]:
         """Type of a linear layer's weights, and bytes of each with its share of scales.

@@ -14,7 +14,9 @@ class ProfileError(Exception):
 class UnknownNameError(ProfileError):
     """No profile has this name; the message lists the nearest ones that exist."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], remedy: str = ""
+    ) -> None:
         self.kind = kind
         self.name = name
         self.known = tuple(known)
@@ -23,7 +25,7 @@ class UnknownNameError(ProfileError):
             which = f"blockbench profiles list has the {len(self.known)} that are known"
         super().__init__(
             f"no {kind} is called {name!r}; {which};"
-            f" did you mean {' or '.join(self.nearest)}?"
+            f" did you mean {' or '.join(self.nearest)}?{remedy and f' Else {remedy}'}"
         )
 
     @property

@@ -76,7 +76,9 @@ def _named(name: str) -> GpuProfile:
     for path in _calibrations():
         if _key(path.stem) == key:
             return gpu_in_file(path, _named)
-    raise UnknownNameError("GPU", name, (*gpu_names(), *calibration_names()))
+    remedy = f"give a .toml file, or go to the folder whose {CALIBRATIONS_FOLDER} has it"
+    known = (*gpu_names(), *calibration_names())
+    raise UnknownNameError("GPU", name, known, remedy)
 
 
 def _calibrations() -> list[Path]:

@@ -22,8 +22,18 @@ RATES = (
 )
 """Rates that each entry has of its own."""
 
-MADE_FOR = ("model", "tensor_parallel_size", "vllm_version", "async_scheduling")
-"""What a calibration says of the engine that was measured."""
+MADE_FOR = (
+    "model",
+    "tensor_parallel_size",
+    "policy",
+    "vllm_version",
+    "dtype",
+    "quantization",
+    "kv_cache_dtype",
+    "async_scheduling",
+    "enforce_eager",
+)
+"""What a calibration says of the engine that was measured; older files say less."""
 
 OVERHEAD = {field.name for field in fields(EngineOverhead)} - {"source"}
 
@@ -205,9 +215,9 @@ class Entry:
                 "num_rows": int(rows),
                 "against": str(who),
                 **others,
-            } if not set(others) - {"ttft_fraction", "weight_types"}:
+            } if not set(others) - {"ttft_fraction", "types"}:
                 ttft = others.get("ttft_fraction")
-                types = others.get("weight_types", ["bfloat16"])
+                types = others.get("types", ["bfloat16, KV bfloat16"])
                 if isinstance(ttft, float | None) and isinstance(types, list):
                     return KnownError(fraction, rows, who, ttft, tuple(types))
         raise self._error(

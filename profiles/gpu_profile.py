@@ -28,14 +28,14 @@ class KnownError:
         num_rows: Published rows behind it.
         against: Which rows.
         ttft_fraction: The same of mean TTFT; None where no row has it.
-        weight_types: Types of weights that the rows had.
+        types: Of weights and KV cache that the rows had, such as ``fp8, KV fp8``.
     """
 
     fraction: float
     num_rows: int
     against: str
     ttft_fraction: float | None = None
-    weight_types: tuple[str, ...] = ("bfloat16",)
+    types: tuple[str, ...] = ("bfloat16, KV bfloat16",)
 
     def __str__(self) -> str:
         """The errors and what is behind them, for people."""
@@ -150,8 +150,11 @@ class GpuProfile:
             ProfileError: Nobody knows them.
         """
         if self.rates is None:
+            remedy = "give a .toml file with the rates as --gpu"
+            if self.is_host:
+                remedy = "name the GPU that will serve, such as --gpu H100-80GB"
             raise ProfileError(
                 f"step times of {self.name} are not known; they need its rates of memory"
-                " and arithmetic; calibrate, or give a .toml file with the rates as --gpu"
+                f" and arithmetic; {remedy}"
             )
         return self.rates

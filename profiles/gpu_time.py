@@ -26,7 +26,7 @@ MEASURED_BLOCK_SIZE = 16
 """Of the kernels that were condensed, and the unit of FlashAttention's blocks."""
 
 PAGE_BYTES = 4096
-"""A block costs a layer's attention as much as reading so many bytes more.
+"""A block costs a layer's attention as much as reading so many bytes more, or one token.
 
 Source: knobs.csv, argonne, Llama-3-8B on A100, block sizes 128 and 16, a batch of 64.
 """
@@ -81,6 +81,7 @@ class GpuTime:
         self._model = model
         self._size = tensor_parallel_size
         self._kernels = rates.kernels
+        self._has_links = rates.nvlink_gb_per_s > rates.pcie_gb_per_s
         self._chip = Chip(
             bytes_per_s=rates.memory_bandwidth_gb_per_s * 1e9,
             bf16_flop_per_s=rates.bf16_tflop_per_s * 1e12,
@@ -198,7 +199,9 @@ class GpuTime:
     def _bytes_read(self, block_size: int) -> float:
         """Bytes for each token of a decode's context, with what its blocks cost."""
         pages = 1 / block_size - 1 / MEASURED_BLOCK_SIZE
-        num_bytes = self._kv_bytes + self._model.num_layers * PAGE_BYTES * pages
+        token_bytes = self._kv_bytes / self._model.num_layers
+        page_bytes = min(PAGE_BYTES, token_bytes)
+        num_bytes = self._kv_bytes + self._model.num_layers * page_bytes * pages
         if block_size % MEASURED_BLOCK_SIZE == 0 or self._model.mla is not None:
             return num_bytes
         group_size = self._num_heads / self._kv_heads
@@ -292,7 +295,9 @@ class GpuTime:
         if self._size == 1:
             return 0.0
         message = num_tokens * self._model.hidden_size * ACTIVATION_BYTES
-        once_s = self._kernels.all_reduce.seconds(self._chip, self._size, message)
+        once_s = self._kernels.all_reduce.seconds(
+            self._chip, self._size, message, has_links=self._has_links
+        )
         return (2 * self._model.num_layers + 1) * once_s
 
     def copy_s(self, num_bytes: int) -> float:

@@ -198,11 +198,19 @@ class AllReduce:
     nccl_latency_s: float
     nccl_efficiency: float
 
-    def seconds(self, chip: Chip, num_gpus: int, num_bytes: float) -> float:
-        """Seconds; ``num_bytes`` is the message of one GPU."""
+    def seconds(
+        self, chip: Chip, num_gpus: int, num_bytes: float, *, has_links: bool = True
+    ) -> float:
+        """Seconds; ``num_bytes`` is the message of one GPU.
+
+        Without links between all of them, more than two GPUs leave it to NCCL.
+
+        Source: vLLM 0.14 ``custom_all_reduce.py``.
+        """
         direct_s = (num_gpus - 1) * num_bytes / chip.link_bytes_per_s
         ring_s = direct_s * 2 / num_gpus
-        if num_bytes >= CUSTOM_ALL_REDUCE_BYTES or num_gpus not in ONE_SHOT_BYTES:
+        has_own = num_gpus in ONE_SHOT_BYTES and (has_links or num_gpus == 2)
+        if num_bytes >= CUSTOM_ALL_REDUCE_BYTES or not has_own:
             return self.nccl_latency_s + ring_s / self.nccl_efficiency
         base_s = self.latency_s + self.latency_per_gpu_s * num_gpus
         if num_bytes < ONE_SHOT_BYTES[num_gpus]:

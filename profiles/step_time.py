@@ -13,6 +13,9 @@ from profiles.model import ModelProfile
 FS_PER_NS = 10**6
 FS_PER_S = 10**15
 
+COMPARED_PARAMS = (7e9, 75e9)
+"""Sizes of the models that published servers had, Llama-3-8B and Llama-3.1-70B, or so."""
+
 MOST_GRAPH_TOKENS = 512
 """Batches of more tokens are not captured.
 
@@ -205,8 +208,8 @@ class RooflineStepTime:
 
     @property
     def known_error(self) -> KnownError | None:
-        """How far published rows of such weights on this GPU were off, or None."""
-        return known_error(self.model, self.gpu)
+        """How far published rows of such models on this GPU were off, or None."""
+        return known_error(self.model, self.gpu, enforce_eager=not self._is_padded)
 
     def step_fs(self, shape: BatchShape) -> int:
         """Femtoseconds of one step, the copies before it included."""
@@ -336,12 +339,24 @@ class _PrefillTime:
         )
 
 
-def known_error(model: ModelProfile, gpu: GpuProfile) -> KnownError | None:
-    """How far step times on this GPU were off for models such as this, or None."""
+def known_error(
+    model: ModelProfile, gpu: GpuProfile, *, enforce_eager: bool = False
+) -> KnownError | None:
+    """How far step times on this GPU were off for models such as this, or None.
+
+    The published rows are of dense models of 8 to 70 billion parameters, in some types,
+    with CUDA graphs and without windows; of a calibrated GPU, of its own model.
+    """
     error = gpu.known_error
-    if error is None or model.experts is not None or model.mla is not None:
+    if error is None or model.types not in error.types:
         return None
-    return error if model.type_of_weights in error.weight_types else None
+    if gpu.calibration is not None:
+        return error
+    is_plain = model.experts is None and model.mla is None and not enforce_eager
+    has_windows = any(window is not None for window in model.layer_windows)
+    fewest, most = COMPARED_PARAMS
+    is_alike = is_plain and not has_windows and fewest <= model.num_params <= most
+    return error if is_alike else None
 
 
 def graph_size(num_tokens: int) -> int:

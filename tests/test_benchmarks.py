@@ -186,7 +186,7 @@ def test_known_errors_are_those_of_the_rows_that_no_fit_has_seen() -> None:
         measured, stated = latency.known_error(found, name), load_gpu(name).known_error
         assert stated is not None
         assert stated.num_rows == measured.num_rows
-        assert stated.weight_types == measured.weight_types
+        assert stated.types == measured.types
         assert stated.fraction == pytest.approx(measured.fraction, abs=0.0006)
         assert stated.ttft_fraction == pytest.approx(measured.ttft_fraction, abs=0.0006)
     assert all([*latency.closed_loop_gates(found), *latency.rate_gates(found)])

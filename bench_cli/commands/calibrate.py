@@ -1,5 +1,7 @@
 """``blockbench calibrate``: fit step times to figures that somebody measured."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from bench_cli import options
@@ -72,18 +74,32 @@ def calibrate(
         "enforce_eager": enforce_eager,
         "async_scheduling": async_scheduling,
     }
-    measured = read_measurements(sources, flags)
-    if name is None:
-        name = output.stem if output is not None else name_of(measured)
-        check_name(name)
-    path = calibration_path(name, output, force=force)
-    fitted = fit_measured(measured, names)
-    write_calibration(path, gpu_table(name, measured, fitted))
+    with nothing_written():
+        measured = read_measurements(sources, flags)
+        if name is None:
+            name = output.stem if output is not None else name_of(measured)
+            check_name(name)
+        path = calibration_path(name, output, force=force)
+        fitted = fit_measured(measured, names)
+        table = gpu_table(name, measured, fitted)
+    write_calibration(path, table)
     how = name if output is None else str(path)
     document = calibration_document(name, path, how, measured, fitted)
     deliver(document, as_json=as_json, output=None)
     if not as_json:
         print_calibration(document)
+
+
+@contextmanager
+def nothing_written() -> Iterator[None]:
+    """Say to who interrupts that nothing was written."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        import typer
+
+        typer.echo("interrupted: nothing was written", err=True)
+        raise
 
 
 def coefficient_names(text: str) -> list[str]:

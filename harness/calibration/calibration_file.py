@@ -12,6 +12,7 @@ from typing import Any
 from harness.calibration.coefficient import COEFFICIENTS, moved
 from harness.calibration.fit import Fitted
 from harness.calibration.read import Measurements
+from harness.config.resolve import engine_knob
 from harness.errors import UsageError
 from harness.timing import config_overhead
 from harness.traces.trace_file import check_target, write_whole
@@ -33,8 +34,23 @@ MOST_RESIDUALS = 100
 
 RATES = ("memory_bandwidth_gb_per_s", "bf16_tflop_per_s")
 
-MOST_FACTOR = {"memory": 1.5, "compute": 2.5}
-"""Times of kernels hardly differ more, unless the figures are of something else."""
+UNITS = {"memory": "GB/s", "compute": "TFLOP/s"}
+"""Of these rates, by coefficient."""
+
+MOST_MOVED = {"memory": 2.5, "compute": 5.0}
+"""Factors of a rate, either way, that only a wrong unit makes."""
+
+MOST_RATE = {"memory": 1.15, "compute": 1.2}
+"""Shares of the datasheet above which a rate says more than the chip can do.
+
+Kernels reach about 0.85 of their rate, which is what is fitted (docs/step_time.md).
+"""
+
+LEAST_RATE = {"memory": 1 / 1.5, "compute": 1 / 2.5}
+"""Shares of the datasheet below which figures are likely of something else."""
+
+LEAST_WORSE = 0.001
+"""Share by which a median error has to be greater to be worth a note."""
 
 KINDS = ("uncalibrated", "fitted", "left_out")
 
@@ -94,7 +110,12 @@ def write_calibration(path: Path, tables: Mapping[str, Any]) -> None:
 
 
 def gpu_table(name: str, measured: Measurements, fitted: Fitted) -> Document:
-    """The calibrated GPU, as ``load_gpu`` reads it, and its evidence."""
+    """The calibrated GPU, as ``load_gpu`` reads it, and its evidence.
+
+    Raises:
+        UsageError: A rate moved as far as only a wrong unit moves it.
+    """
+    check_moves(measured, fitted)
     config = measured.config
     before = load_gpu(config.gpu)
     after = moved(before, config_overhead(config), fitted.moves)
@@ -102,21 +123,21 @@ def gpu_table(name: str, measured: Measurements, fitted: Fitted) -> Document:
     table["name"] = name
     rates, sources = after.gpu.known_rates, dict(table.get("sources", {}))
     for figure, coefficient in zip(RATES, ("memory", "compute"), strict=True):
-        table[figure] = float(f"{getattr(rates, figure):.6g}")
+        table[figure] = getattr(rates, figure)
         if coefficient in fitted.moves:
             sources[figure] = (
                 f"{getattr(before.known_rates, figure):g} of {before.name}, as it was"
                 " fitted"
             )
     if rates.fp8_tflop_per_s is not None:
-        table["fp8_tflop_per_s"] = float(f"{rates.fp8_tflop_per_s:.6g}")
+        table["fp8_tflop_per_s"] = rates.fp8_tflop_per_s
     table["sources"] = sources
     table["calibration"] = {
         "source": source_of(measured, fitted),
         "for": {
             name: value
             for name in MADE_FOR
-            if (value := getattr(config, name)) is not None
+            if (value := engine_knob(config, name)) is not None
         },
         "overhead": _overhead(before, after.overhead, fitted),
     }
@@ -129,13 +150,8 @@ def gpu_table(name: str, measured: Measurements, fitted: Fitted) -> Document:
 
 def _table_of(reference: str, gpu: GpuProfile) -> Document:
     """The keys of the GPU that a calibration began from, its kernels included."""
-    given = Path(reference)
-    if not reference.lower().endswith(".toml"):
-        given = CALIBRATIONS_FOLDER / f"{reference}.toml"
-    if not is_bundled(reference) and given.is_file():
-        table: Document = tomllib.loads(given.read_text(encoding="utf-8"))
-        found: Any = table.get("gpu", table)
-        table = dict(found[0] if isinstance(found, list) else found)
+    table = _own_table(reference)
+    if table is not None:
         gone = ("calibration", "evidence", "known_error")
         return {key: value for key, value in table.items() if key not in gone}
     rates = gpu.known_rates
@@ -150,6 +166,31 @@ def _table_of(reference: str, gpu: GpuProfile) -> Document:
     if gpu.compute_capability is not None:
         table["compute_capability"] = list(gpu.compute_capability)
     return table
+
+
+def _own_table(reference: str) -> Document | None:
+    """The table of a GPU that has a file of its own; None of a bundled one."""
+    given = Path(reference)
+    if not reference.lower().endswith(".toml"):
+        given = CALIBRATIONS_FOLDER / f"{reference}.toml"
+    if is_bundled(reference) or not given.is_file():
+        return None
+    table: Document = tomllib.loads(given.read_text(encoding="utf-8"))
+    found: Any = table.get("gpu", table)
+    return dict(found[0] if isinstance(found, list) else found)
+
+
+def _datasheet(measured: Measurements) -> dict[str, float]:
+    """The rates that no calibration had moved, by figure."""
+    gpu = measured.config.gpu
+    rates = load_gpu(gpu).known_rates
+    found = {figure: float(getattr(rates, figure)) for figure in RATES}
+    evidence = (_own_table(gpu) or {}).get("evidence")
+    given = evidence.get("datasheet") if isinstance(evidence, dict) else None
+    for figure, value in (given if isinstance(given, dict) else {}).items():
+        if figure in found and isinstance(value, float) and value > 0:
+            found[figure] = value
+    return found
 
 
 def _figures(rates: Any) -> Document:
@@ -181,9 +222,7 @@ def _known_error(measured: Measurements, fitted: Fitted) -> Document | None:
     ttft = fitted.median_error("ttft", "left_out")
     if ttft is not None:
         found["ttft_fraction"] = round(ttft, 4)
-    quantization = measured.config.model_profile().quantization
-    weights = "bfloat16" if quantization is None else quantization.weight_type
-    return found | {"weight_types": [weights]}
+    return found | {"types": [measured.config.model_profile().types]}
 
 
 def source_of(measured: Measurements, fitted: Fitted) -> str:
@@ -212,15 +251,69 @@ def source_of(measured: Measurements, fitted: Fitted) -> str:
     )
 
 
+def check_moves(measured: Measurements, fitted: Fitted) -> None:
+    """Refuse figures of another unit.
+
+    Raises:
+        UsageError: A rate moved as far as only these move it.
+    """
+    for name, most in MOST_MOVED.items():
+        factor = math.exp(-fitted.moves.get(name, 0.0))
+        if not 1 / most <= factor <= most:
+            raise UsageError(
+                f"the figures make the rate of {name} {factor:.2g} times that of"
+                f" {measured.config.gpu}, and nothing was written: are the figures"
+                " milliseconds? check them, the model, the GPU and their number"
+            )
+
+
 def doubts(measured: Measurements, fitted: Fitted) -> list[str]:
-    """Coefficients that moved further than they are ever likely to."""
-    return [
-        f"{name} ({COEFFICIENTS[name].says}) is {math.exp(move):.2f} times what"
-        f" {measured.config.gpu} has, more than is likely: check the model, its types,"
-        " the GPU, their number and the units of the figures"
-        for name, most in MOST_FACTOR.items()
-        if abs(move := fitted.moves.get(name, 0.0)) > math.log(most)
-    ]
+    """Rates that are hardly the chip's, and figures that are met worse than before."""
+    return [*_unlikely_rates(measured, fitted), *_worse(fitted)]
+
+
+def _unlikely_rates(measured: Measurements, fitted: Fitted) -> list[str]:
+    """Rates as the table of coefficients has them, beside those of the datasheet."""
+    gpu, config = load_gpu(measured.config.gpu), measured.config
+    rates = moved(gpu, config_overhead(config), fitted.moves).gpu.known_rates
+    datasheet, found = _datasheet(measured), []
+    for figure, name in zip(RATES, MOST_RATE, strict=True):
+        after, given = getattr(rates, figure), datasheet[figure]
+        if name not in fitted.moves:
+            continue
+        if after > MOST_RATE[name] * given:
+            what = "more than the chip can do"
+        elif after < LEAST_RATE[name] * given:
+            what = "less than is likely"
+        else:
+            continue
+        found.append(
+            f"{name} comes out at {after:,.4g} {UNITS[name]}, {after / given:.2f} times"
+            f" the {given:,.4g} of the datasheet and {what}: check the model, its types,"
+            " the GPU, their number and the units of the figures"
+        )
+    return found
+
+
+def _worse(fitted: Fitted) -> list[str]:
+    """Figures that the profile met better as it was."""
+    found = []
+    for figure, kinds in cross_validation(fitted).items():
+        label = figure if figure == "step" else figure.upper()
+        before = kinds["uncalibrated"]
+        for kind, words in (
+            ("fitted", "the rows are met worse after the fit"),
+            ("left_out", "rows left out are met worse"),
+        ):
+            error = kinds[kind]
+            if error is None or before is None or error <= before + LEAST_WORSE:
+                continue
+            found.append(
+                f"{label}: {words} than by the profile as it was ({100 * error:.1f} %"
+                f" against {100 * before:.1f} %): the figures contradict each other or"
+                " are too few"
+            )
+    return found
 
 
 def cross_validation(fitted: Fitted) -> dict[str, dict[str, float | Any]]:
@@ -268,9 +361,8 @@ def _values(name: str, before: Any, after: Any) -> Document:
             "after": getattr(after.overhead, name),
         }
     figure = RATES[0] if name == "memory" else RATES[1]
-    unit = "GB/s" if name == "memory" else "TFLOP/s"
     return {
-        "unit": unit,
+        "unit": UNITS[name],
         "before": getattr(before.gpu.known_rates, figure),
         "after": getattr(after.gpu.known_rates, figure),
     }
@@ -287,16 +379,30 @@ def _spread(name: str, row: Document, spread: float) -> float:
 def _evidence(measured: Measurements, fitted: Fitted) -> Document:
     """For people: what was found, and how far it is from what was measured."""
     residuals = [asdict(residual) for residual in fitted.residuals[:MOST_RESIDUALS]]
-    return {
-        "measured_in": list(measured.sources),
-        "num_observations": len(measured.observations),
-        "notes": [*measured.notes, *doubts(measured, fitted)],
-        "cross_validation": cross_validation(fitted),
-        "coefficients": {
-            row.pop("name"): row for row in coefficient_rows(measured, fitted)
-        },
-        "residuals": residuals,
-    }
+    evidence: Document = _rounded(
+        {
+            "measured_in": list(measured.sources),
+            "num_observations": len(measured.observations),
+            "notes": [*measured.notes, *doubts(measured, fitted)],
+            "cross_validation": cross_validation(fitted),
+            "coefficients": {
+                row.pop("name"): row for row in coefficient_rows(measured, fitted)
+            },
+            "residuals": residuals,
+        }
+    )
+    return evidence | {"datasheet": _datasheet(measured)}
+
+
+def _rounded(value: Any) -> Any:
+    """The same with six digits a number, which people can read."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return value
 
 
 # -- TOML ------------------------------------------------------------------------------
@@ -320,7 +426,7 @@ def _key(key: str) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, float):
-        return repr(float(f"{value:.6g}"))
+        return repr(value)
     if isinstance(value, Mapping):
         pairs = (f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None)
         return f"{{ {', '.join(pairs)} }}"

@@ -8,6 +8,7 @@ import numpy as np
 
 from harness.calibration.coefficient import Moves, moved
 from harness.config import EngineConfig
+from harness.errors import UsageError
 from harness.replay import replay
 from harness.timing import build_step_time, config_overhead
 from harness.workload import Workload
@@ -67,31 +68,53 @@ class Served:
     max_concurrency: int | None = None
 
     def predicted_s(self, moves: Moves) -> tuple[float, ...]:
-        """Mean latencies of a replay."""
+        """Mean latencies of a replay.
+
+        Raises:
+            UsageError: A request does not get all that it asks for.
+        """
         changed = moved(load_gpu(self.config.gpu), config_overhead(self.config), moves)
-        means = self.replayed(gpu=changed.gpu, overhead=changed.overhead)._asdict()
+        requests = self._requests(gpu=changed.gpu, overhead=changed.overhead)
+        is_short = np.isnan(requests["finished_ns"]) | (
+            requests["num_output_tokens"] < requests["num_requested_tokens"]
+        )
+        if num_short := int(is_short.sum()):
+            raise UsageError(
+                f"{self.name} cannot be replayed: {num_short:,} of its"
+                f" {len(is_short):,} requests are refused or cut by this engine; check"
+                " lengths and --max-model-len"
+            )
+        means = _means(requests)._asdict()
         return tuple(means[f"{figure}_s"] for figure in self.figures)
 
     def replayed(
         self, *, gpu: GpuProfile | None = None, overhead: EngineOverhead | None = None
     ) -> Replayed:
         """What a replay has, on another GPU or with another engine where given."""
+        return _means(self._requests(gpu=gpu, overhead=overhead))
+
+    def _requests(
+        self, *, gpu: GpuProfile | None, overhead: EngineOverhead | None
+    ) -> Columns:
         result = replay(
             self.workload,
             self.config,
             max_concurrency=self.max_concurrency,
             step_time=build_step_time(self.config, gpu=gpu, overhead=overhead),
         )
-        requests = Columns.of(RequestRecord, result.requests)
-        latency = request_latency(requests)
-        if not len(latency.ttft_s) or np.isnan(latency.tpot_s).all():
-            return Replayed(ttft_s=np.nan, tpot_s=np.nan, req_s=0.0)
-        span_ns = np.nanmax(requests["finished_ns"]) - requests["arrival_ns"].min()
-        return Replayed(
-            ttft_s=float(latency.ttft_s.mean()),
-            tpot_s=float(np.nanmean(latency.tpot_s)),
-            req_s=len(latency.ttft_s) / float(span_ns) * NS_PER_S,
-        )
+        return Columns.of(RequestRecord, result.requests)
+
+
+def _means(requests: Columns) -> Replayed:
+    latency = request_latency(requests)
+    if not len(latency.ttft_s) or np.isnan(latency.tpot_s).all():
+        return Replayed(ttft_s=np.nan, tpot_s=np.nan, req_s=0.0)
+    span_ns = np.nanmax(requests["finished_ns"]) - requests["arrival_ns"].min()
+    return Replayed(
+        ttft_s=float(latency.ttft_s.mean()),
+        tpot_s=float(np.nanmean(latency.tpot_s)),
+        req_s=len(latency.ttft_s) / float(span_ns) * NS_PER_S,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

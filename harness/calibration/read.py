@@ -12,15 +12,16 @@ from harness.calibration.served_rows import (
 from harness.calibration.served_rows import (
     LATENCIES,
     bench_serve_row,
-    load_of,
     read_json,
+    served_of,
 )
 from harness.calibration.step_rows import COLUMNS as STEP_COLUMNS
 from harness.calibration.step_rows import config_of, step_of, stored_steps
 from harness.calibration.table import ONE_ENGINE, Table, read_table
 from harness.config import EngineConfig, resolve_config
-from harness.config.resolve import reference
+from harness.config.resolve import engine_knob, reference
 from harness.errors import TraceError, UsageError
+from profiles.errors import ProfileError
 from profiles.gpu import load_gpu
 from profiles.model import load_model
 
@@ -118,10 +119,10 @@ def _read(source: str, flags: Flags) -> _Read:
             line=1,
         )
     engine = _engine(flags, source)
-    loads = [(row.name, load_of(row)) for row in table.by_meaning(LOAD_COLUMNS)]
+    config, rows = resolve_config(**engine), table.by_meaning(LOAD_COLUMNS)
     return _Read(
-        resolve_config(**engine),
-        [load.served(name, engine) for name, load in loads],
+        config,
+        [served_of(row, engine, row.name) for row in rows],
         _ignored(table, LOAD_COLUMNS),
     )
 
@@ -140,19 +141,47 @@ def _text(path: Path) -> str:
 def _read_result(path: Path, text: str, flags: Flags) -> _Read:
     result = read_json(path, text)
     row = bench_serve_row(path, result)
-    model = flags.get("model") or result.get("model_id")
-    engine = _engine({**flags, "model": model}, str(path))
-    return _Read(resolve_config(**engine), [load_of(row).served(str(path), engine)], [])
+    given, measured = flags.get("model"), result.get("model_id")
+    engine = _engine({**flags, "model": given or measured}, str(path))
+    config = resolve_config(**engine)
+    notes = []
+    if given and measured and _model_name(str(measured)) != _model_name(given):
+        notes.append(
+            f"{path} says that {measured} was measured; --model has its figures read as"
+            f" those of {given}"
+        )
+    return _Read(config, [served_of(row, engine, str(path))], notes)
+
+
+def _model_name(given: str) -> str:
+    """The name of its profile; what somebody's server called it where there is none."""
+    try:
+        return load_model(given).name
+    except ProfileError:
+        return given
 
 
 def _read_run(source: str, flags: Flags) -> _Read:
+    from results.errors import RunFolderError
     from results.runs import find_run
     from results.stored_run import load_run
 
-    stored = load_run(find_run(source))
+    path = Path(source)
+    try:
+        folder = find_run(source)
+    except RunFolderError as error:
+        if path.exists() or not path.suffix[1:].isalpha():
+            raise
+        raise TraceError(
+            path,
+            "there is no such file",
+            "check its name, or give a stored run: blockbench list shows them",
+        ) from error
+    stored = load_run(folder)
     config = config_of(stored)
     if flags.get("gpu") is not None:  # where to begin, not what ran
         config = replace(config, gpu=reference(flags["gpu"], load_gpu))
+    _refuse_without_rates(config.gpu)
     _refuse_other_flags(source, config, flags)
     steps, notes = stored_steps(stored, config)
     if stored.info.source == "simulated":
@@ -166,7 +195,8 @@ def _engine(flags: Flags, source: str) -> dict[str, Any]:
     """The flags as ``resolve_config`` takes them.
 
     Raises:
-        UsageError: The model or the GPU is missing, which no file of figures says.
+        UsageError: The model or the GPU is missing, which no file of figures says, or
+            the GPU is none to begin from.
     """
     for name, example in (("model", "meta-llama/Llama-3.1-8B"), ("gpu", "H100-80GB")):
         if not flags.get(name):
@@ -174,7 +204,18 @@ def _engine(flags: Flags, source: str) -> dict[str, Any]:
                 f"{source} does not say of which {name.replace('gpu', 'GPU')} its figures"
                 f" are; add --{name}, as --{name} {example}"
             )
+    _refuse_without_rates(flags["gpu"])
     return {name: value for name, value in flags.items() if value is not None}
+
+
+def _refuse_without_rates(gpu: str) -> None:
+    profile = load_gpu(gpu)
+    if profile.rates is None:
+        raise UsageError(
+            f"nobody knows the rates of {profile.name}, from which a calibration could"
+            " begin; --gpu takes a GPU that has them, such as H100-80GB, or a .toml file"
+            " with memory_bandwidth_gb_per_s and bf16_tflop_per_s (docs/capacity.md)"
+        )
 
 
 def _config(flags: Flags, source: str) -> EngineConfig:
@@ -195,7 +236,7 @@ def _refuse_other_engine(
     source: str, config: EngineConfig, other_source: str, other: EngineConfig
 ) -> None:
     for name in SAME_ENGINE:
-        mine, others = getattr(config, name), getattr(other, name)
+        mine, others = engine_knob(config, name), engine_knob(other, name)
         if mine != others:
             raise UsageError(
                 f"{source} is of {name} {mine}, {other_source} of {others}; one"

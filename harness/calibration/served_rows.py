@@ -10,7 +10,7 @@ from typing import Any
 from harness.calibration.observation import Served
 from harness.calibration.table import MeasuredRow
 from harness.config import resolve_config
-from harness.errors import TraceError, UsageError
+from harness.errors import ConfigError, TraceError, UsageError
 from harness.request import Request
 from harness.traces.generation import GenerateOptions, trace_rows
 from harness.workload import Workload
@@ -115,10 +115,23 @@ def load_of(row: MeasuredRow) -> Load:
     )
 
 
+def served_of(row: MeasuredRow, engine: Mapping[str, Any], name: str) -> Served:
+    """The load of a row on an engine that can be.
+
+    Raises:
+        TraceError: It lacks a figure, or no such load or such an engine can be.
+    """
+    load = load_of(row)
+    try:
+        return load.served(name, engine)
+    except (UsageError, ConfigError) as error:
+        raise row.error(str(error), "correct the row") from error
+
+
 def _measured_s(row: MeasuredRow) -> dict[str, float]:
-    found = {name: row.number(name) for name in LATENCIES}
+    found = {name: row.seconds(name) for name in LATENCIES}
     measured = {
-        name.removesuffix("_ms"): value / 1e3
+        name.removesuffix("_ms"): value
         for name, value in found.items()
         if value is not None
     }
@@ -137,12 +150,17 @@ def _options(row: MeasuredRow) -> GenerateOptions:
     max_concurrency, request_rate = row.whole("max_concurrency"), _rate(row)
     num_requests = row.whole("num_requests")
     if max_concurrency is None and request_rate is None:
-        raise row.error(
-            "neither max_concurrency nor request_rate", "fill in how much load there was"
+        raise row.missing(
+            "neither max_concurrency nor request_rate",
+            "fill in how much load there was",
+            "max_concurrency",
+            "request_rate",
         )
     if num_requests is None and max_concurrency is None:
-        raise row.error(
-            "num_requests is missing", "at a rate it says for how long requests came"
+        raise row.missing(
+            "num_requests is missing",
+            "at a rate it says for how long requests came",
+            "num_requests",
         )
     prefix_len = row.whole("prefix_len", least=0) or 0
     options: dict[str, Any] = {
@@ -182,7 +200,8 @@ def _length(row: MeasuredRow, name: str) -> int:
     """A mean length in tokens, which need not be whole."""
     value = row.number(name)
     if value is None:
-        raise row.error(f"{name} is missing", "fill it in")
+        names = (name, "prompt_len") if name == "input_len" else (name,)
+        raise row.missing(f"{name} is missing", "fill it in", *names)
     return max(1, round(value))
 
 

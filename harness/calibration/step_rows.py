@@ -56,12 +56,12 @@ def step_of(row: MeasuredRow, config: EngineConfig) -> Step:
     Raises:
         TraceError: It lacks a figure, or computes nothing.
     """
-    measured_ms = row.number("step_ms")
-    if measured_ms is None:
-        raise row.error("step_ms is missing", "fill it in")
+    measured_s = row.seconds("step_ms")
+    if measured_s is None:
+        raise row.missing("step_ms is missing", "fill it in", "step_ms")
     return Step(
         name=row.name,
-        measured_s=(measured_ms / 1e3,),
+        measured_s=(measured_s,),
         config=config,
         shape=_shape(row),
     )
@@ -71,19 +71,23 @@ def _shape(row: MeasuredRow) -> BatchShape:
     num_tokens = row.whole("num_prefill_tokens", least=0) or 0
     num_decodes = row.whole("num_decode_seqs", least=0) or 0
     if num_tokens + num_decodes == 0:
-        raise row.error(
-            "the step computes nothing", "fill in num_prefill_tokens or num_decode_seqs"
+        raise row.missing(
+            "the step computes nothing",
+            "fill in num_prefill_tokens or num_decode_seqs",
+            "num_decode_seqs",
         )
-    num_prefills = row.whole("num_prefill_seqs") or 1
-    if num_tokens and num_prefills > num_tokens:
+    given = row.whole("num_prefill_seqs", least=0)
+    num_prefills = 1 if given is None or not num_tokens else given
+    if num_tokens and not 1 <= num_prefills <= num_tokens:
         raise row.error(
             f"{num_tokens} tokens of {num_prefills} prompts", "correct one of them"
         )
     num_context = row.whole("num_context_tokens", least=0) or 0
     if num_context < num_decodes:
-        raise row.error(
+        raise row.missing(
             f"{num_decodes} sequences decode over {num_context} context_tokens",
             "context_tokens are the sum of their lengths: correct it",
+            "num_context_tokens",
         )
     num_cached = row.whole("prefill_context_tokens", least=0) or 0
     return BatchShape(
@@ -120,7 +124,7 @@ def config_of(stored: "StoredRun") -> EngineConfig:
     values: dict[str, Any] = {name: found.get(name) for name in known}
     error = values["step_time_error"]
     if error is not None:
-        error = KnownError(**{**error, "weight_types": tuple(error["weight_types"])})
+        error = KnownError(**{**error, "types": tuple(error["types"])})
     return EngineConfig(
         **{**values, "notes": tuple(values["notes"] or ()), "step_time_error": error}
     )

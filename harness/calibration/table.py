@@ -19,6 +19,10 @@ ON_OFF = {
 ONE_ENGINE = ("model", "gpu", "tp", "tensor_parallel_size", "vllm_version")
 """Columns that no flag is read from, but whose rows have to be of one engine."""
 
+LEAST_MS = 0.001
+MOST_MS = 86_400_000.0
+"""Times beyond these nobody measured of a step or of a request."""
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
@@ -28,11 +32,15 @@ class MeasuredRow:
         path: Of the file, as it was given.
         line: Where the row ends in it, from 1.
         cells: By meaning; those that are empty are left out.
+        columns: What the file's columns mean.
+        unread: Names of columns that mean nothing here, as those with a slip.
     """
 
     path: Path
     line: int
     cells: Mapping[str, str]
+    columns: frozenset[str] = frozenset()
+    unread: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -42,6 +50,26 @@ class MeasuredRow:
     def error(self, problem: str, remedy: str) -> TraceError:
         """The error of a row that cannot be used."""
         return TraceError(self.path, problem, remedy, line=self.line)
+
+    def missing(self, problem: str, remedy: str, *names: str) -> TraceError:
+        """The error of a row without figures; no column may mean any of them."""
+        if self.unread and self.columns.isdisjoint(names):
+            remedy += f" (columns that are not read: {', '.join(self.unread)})"
+        return self.error(problem, remedy)
+
+    def seconds(self, name: str) -> float | None:
+        """A time that is given in milliseconds; None where the cell is empty.
+
+        Raises:
+            TraceError: It is none that a server takes.
+        """
+        value = self.number(name)
+        if value is not None and not LEAST_MS <= value <= MOST_MS:
+            raise self.error(
+                f"{name} is {self.cells[name]!r}",
+                f"give milliseconds, from {LEAST_MS:g} to {MOST_MS:,.0f} (a day)",
+            )
+        return None if value is None else value / 1e3
 
     def number(self, name: str, *, least: float = 0.0) -> float | None:
         """A number above ``least``; None where the cell is empty.
@@ -81,7 +109,7 @@ class MeasuredRow:
         """
         value = self.whole(name, least=least)
         if value is None:
-            raise self.error(f"{name} is missing", "fill it in")
+            raise self.missing(f"{name} is missing", "fill it in", name)
         return value
 
     def is_on(self, name: str) -> bool | None:
@@ -145,7 +173,9 @@ class Table:
                 )
             if values:
                 found[name] = next(iter(values.values()))
-        return MeasuredRow(self.path, line, found)
+        meanings = {name for name, aliases in names.items() if self.has(aliases)}
+        unread = tuple(n for n in self.ignored(names) if n not in ONE_ENGINE)
+        return MeasuredRow(self.path, line, found, frozenset(meanings), unread)
 
     def _refuse_several_engines(self) -> None:
         for name in set(ONE_ENGINE) & set(self.header):

@@ -57,14 +57,16 @@ def resolve_config(
     config = _with_pool(
         chosen, model_profile, gpu_profile, types, knobs, limits, scheduling
     )
+    strange = notes_on_calibration(config, gpu_profile)
     return replace(
         config,
         model=reference(model, load_model),
         gpu=reference(gpu, load_gpu),
+        step_time_error=None if strange else config.step_time_error,
         notes=(
             *chosen.notes,
             *_notes_on_times(config, model_profile),
-            *notes_on_calibration(config, gpu_profile),
+            *strange,
             *notes_of(config, knobs),
         ),
     )
@@ -121,7 +123,9 @@ def _with_pool(
         block_bytes=plan.block_bytes,
         gpu_memory_gib=gpu.memory_gib,
         source_of_num_gpu_blocks=plan.source_of_num_gpu_blocks,
-        step_time_error=known_error(model, gpu),
+        step_time_error=known_error(
+            model, gpu, enforce_eager=knobs.get("enforce_eager", False)
+        ),
         **asdict(types),
         **asdict(limits),
         **asdict(scheduling),
@@ -161,14 +165,21 @@ def _notes_on_times(config: EngineConfig, model: ModelProfile) -> list[str]:
     ]
 
 
+def engine_knob(config: EngineConfig, name: str) -> str | int | bool | None:
+    """What an engine was told; of a type that nobody gave, ``auto``."""
+    value: str | int | bool | None = getattr(config, name)
+    is_type = name in ("dtype", "quantization", "kv_cache_dtype")
+    return "auto" if is_type and value is None else value
+
+
 def notes_on_calibration(config: EngineConfig, gpu: GpuProfile) -> list[str]:
     """Where step times were calibrated for another engine than this one."""
     if gpu.calibration is None:
         return []
     others = [
-        f"{name.replace('_', ' ')} {value} (here {getattr(config, name)})"
+        f"{name.replace('_', ' ')} {value} (here {engine_knob(config, name)})"
         for name, value in gpu.calibration.made_for.items()
-        if getattr(config, name) != value
+        if engine_knob(config, name) != value
     ]
     if not others:
         return []

@@ -169,6 +169,26 @@ def test_bad_rows_are_refused(refuse: Refuse) -> None:
     assert message.startswith("loads.csv:5: max_concurrency is 'one'")
 
 
+def test_seconds_in_place_of_milliseconds_are_refused(refuse: Refuse) -> None:
+    """Nothing is written, and the remedy is the unit."""
+    header, *rows = (line.split(",") for line in LOADS.splitlines())
+    for row in rows:
+        row[4:] = [f"{float(figure) / 1000:.6f}" for figure in row[4:]]
+    Path("loads.csv").write_text("\n".join(map(",".join, [header, *rows])) + "\n")
+    message = refuse(ExitCode.USAGE, "calibrate", *ENGINE, "--from", "loads.csv")
+
+    assert "are the figures milliseconds?" in message
+    assert not FILE.parent.exists()
+
+
+def test_rows_that_are_cut_are_named(refuse: Refuse) -> None:
+    """A load that this engine does not finish is no measurement of it."""
+    Path("loads.csv").write_text(LOADS + "1000,500000,4,8,45,8.1\n")
+    message = refuse(ExitCode.USAGE, "calibrate", *ENGINE, "--from", "loads.csv")
+
+    assert message.startswith("loads.csv:5 cannot be replayed: 8 of its 8 requests")
+
+
 def test_sources_are_needed(refuse: Refuse) -> None:
     """There is nothing to fit without --from, and no model without --model."""
     assert "--from" in refuse(ExitCode.USAGE, "calibrate")
@@ -204,9 +224,10 @@ def test_ctrl_c_leaves_no_file(loads: str) -> None:
         time.sleep(0.05)
     time.sleep(1.5)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=60)
 
     assert (process.returncode, out) == (ExitCode.INTERRUPTED, b"")
+    assert err.decode().endswith("interrupted: nothing was written\n")
     assert not Path(".blockbench").exists()
 
 

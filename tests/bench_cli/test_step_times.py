@@ -145,6 +145,15 @@ def test_what_no_memory_holds_is_timed(document: Any) -> None:
     assert found["decodes"][0]["step_ms"] > 20
 
 
+def test_weights_without_room_are_noted(document: Any) -> None:
+    """Steps can be timed of what cannot start; 405B in 16 bits takes 756 GiB."""
+    alone = document("meta-llama/Llama-3.1-405B", "--gpu", "H100-80GB")["notes"]
+    shared = document("meta-llama/Llama-3.1-70B", "--gpu", "H100-80GB", "-tp", 2)["notes"]
+
+    assert [note for note in alone if note.startswith("the weights take 756.0 GiB")]
+    assert not [note for note in shared if note.startswith("the weights")]
+
+
 def test_windows_are_noted(document: Any) -> None:
     """Half of gpt-oss's layers attend to 128 tokens, and nothing is timed by that."""
     (note,) = document("gpt-oss-20b", "--gpu", "H100-80GB")["notes"]

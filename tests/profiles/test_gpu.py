@@ -241,7 +241,11 @@ def test_a_known_error_is_a_number_with_rows_behind_it(name: str) -> None:
     assert error.ttft_fraction is not None
     assert error.fraction < error.ttft_fraction < 0.25
     assert error.num_rows >= 8
-    assert set(error.weight_types) <= set(ARITHMETIC)
+    assert set(error.types) <= {
+        f"{weights}, KV {cache}"
+        for weights in ARITHMETIC
+        for cache in ("bfloat16", "fp8")
+    }
     assert "vLLM" in error.against
 
 
@@ -255,7 +259,7 @@ def test_cpu_has_the_memory_of_this_machine_and_no_rates() -> None:
     assert cpu.has_bf16
     assert cpu.evidence == "step times of CPU are not known"
     with pytest.raises(
-        ProfileError, match="step times of CPU are not known; .*calibrate"
+        ProfileError, match="step times of CPU are not known; .*name the GPU that will serve"
     ):
         _ = cpu.known_rates
 
@@ -333,8 +337,8 @@ def test_a_file_may_hold_a_known_error(in_file: Any) -> None:
     text = 'known_error = { fraction = 0.1, num_rows = 3, against = "mine"'
 
     assert in_file(MINE + text + "}").known_error == KnownError(0.1, 3, "mine")
-    more = ', ttft_fraction = 0.2, weight_types = ["fp8"] }'
-    known = KnownError(0.1, 3, "mine", ttft_fraction=0.2, weight_types=("fp8",))
+    more = ', ttft_fraction = 0.2, types = ["fp8, KV fp8"] }'
+    known = KnownError(0.1, 3, "mine", ttft_fraction=0.2, types=("fp8, KV fp8",))
     assert in_file(MINE + text + more).known_error == known
 
 
@@ -384,8 +388,8 @@ def test_a_file_may_hold_a_known_error(in_file: Any) -> None:
         ),
         (
             MINE + "known_error = { fraction = 0.1, num_rows = 3, against = 'x',"
-            " weight_types = 7 }",
-            "'weight_types': 7}; give { fraction",
+            " types = 7 }",
+            "'types': 7}; give { fraction",
         ),
         (
             MINE + "known_error = { fraction = 0.1, num_rows = 3, against = 'x',"

@@ -166,6 +166,18 @@ def test_all_reduce_changes_its_way_where_vllm_does(
     assert form.seconds(chip, num_gpus, num_bytes) == pytest.approx(seconds)
 
 
+def test_gpus_without_links_leave_sums_to_nccl() -> None:
+    """Two of them have vLLM's kernel all the same; more do not."""
+    form = H100.all_reduce
+    two, four = (
+        [form.seconds(CHIP, n, 4096.0, has_links=linked) for linked in (True, False)]
+        for n in (2, 4)
+    )
+
+    assert two[0] == two[1]
+    assert four[0] < form.nccl_latency_s < four[1]
+
+
 @pytest.mark.parametrize(
     ("num_bytes", "times"), [(2 * KIB, 7 / 0.5), (MIB, 1.75 / 0.25), (32 * MIB, 1.75 / 2)]
 )

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiles.copies import copy_method
@@ -12,7 +12,7 @@ from profiles.errors import CapacityError, ProfileError
 from profiles.gpu import gpu_names, known_gpus, load_gpu
 from profiles.gpu_profile import Calibration, KnownError
 from profiles.gpu_time import GpuTime
-from profiles.model import load_model
+from profiles.model import known_models, load_model
 from profiles.step_time import (
     BatchShape,
     RooflineStepTime,
@@ -124,6 +124,28 @@ def test_steps_until_is_exact_beyond_floats() -> None:
     assert steps_until(10**13 + 1, 10**9 + 7, end_fs + 1, 10**7) == 10**6 + 1
 
 
+@given(
+    name=st.sampled_from(known_models()),
+    size=st.sampled_from([1, 2, 4, 8]),
+    cache=st.sampled_from(["auto", "fp8"]),
+    block_size=st.sampled_from([1, 8, 16, 32, 64, 128, 256]),
+)
+@settings(deadline=None, max_examples=60)
+def test_every_token_of_a_context_takes_time(
+    name: str, size: int, cache: str, block_size: int
+) -> None:
+    """However small a model's KV cache and however large its blocks."""
+    model = load_model(name).with_types(kv_cache_dtype=cache)
+    try:
+        step_time = RooflineStepTime(
+            model, H100, tensor_parallel_size=size, block_size=block_size
+        )
+    except CapacityError:
+        return
+
+    assert step_time.growth_fs(_decode(4, 4000)) > 0
+
+
 @pytest.mark.parametrize("name", known_gpus())
 def test_known_error_is_that_of_the_gpu_where_the_weights_were_compared(
     name: str,
@@ -131,18 +153,34 @@ def test_known_error_is_that_of_the_gpu_where_the_weights_were_compared(
     """A bundled GPU tells its error for dense models in the types that its rows had."""
     gpu = load_gpu(name)
     assert gpu.known_error is not None
-    models = {"bfloat16": LLAMA_8B, "fp8": LLAMA_8B_FP8}
+    models = [
+        made.with_types(kv_cache_dtype=cache)
+        for made in (LLAMA_8B, LLAMA_8B_FP8)
+        for cache in ("auto", "fp8")
+    ]
 
-    for weight_type, model in models.items():
-        is_compared = weight_type in gpu.known_error.weight_types
+    for model in models:
+        is_compared = model.types in gpu.known_error.types
         expected = gpu.known_error if is_compared else None
         assert RooflineStepTime(model, gpu).known_error == expected
+        assert RooflineStepTime(model, gpu, enforce_eager=True).known_error is None
 
 
-@pytest.mark.parametrize("model", ["Qwen3-30B-A3B", "DeepSeek-V3", "Qwen3-8B-AWQ"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "Qwen3-30B-A3B",
+        "DeepSeek-V3",
+        "Qwen3-8B-AWQ",
+        "facebook/opt-125m",
+        "meta-llama/Llama-3.1-405B",
+        "mistralai/Mistral-7B-v0.1",
+    ],
+)
 def test_models_unlike_the_rows_have_no_known_error(model: str) -> None:
-    """Rows of dense bf16 say nothing of experts, of latent attention or of int4."""
-    error = KnownError(0.1, 9, "rows", weight_types=("bfloat16", "fp8", "fp8_block"))
+    """Rows of dense bf16, 8B to 70B, say nothing of experts, windows or other sizes."""
+    types = ("bfloat16, KV bfloat16", "fp8_block, KV bfloat16")
+    error = KnownError(0.1, 9, "rows", types=types)
     gpu = dataclasses.replace(H100, known_error=error)
 
     assert known_error(LLAMA_8B, gpu) is error

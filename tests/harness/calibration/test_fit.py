@@ -184,8 +184,22 @@ def test_loads_that_nobody_can_serve_are_refused() -> None:
     """Prompts longer than the model takes have no latency."""
     served = replace(load(500, 50, 1, {}), config=config(max_model_len=256))
 
-    with pytest.raises(UsageError, match=r"cannot be replayed: .*check its lengths"):
+    with pytest.raises(UsageError, match=r"x 1 cannot be replayed: 4 of its 4 requests"):
         fit([served])
+
+
+def test_loads_that_are_cut_are_refused() -> None:
+    """Means over requests that end early are of another load; benchmarks see them."""
+    engine = config(max_model_len=600)
+    served = replace(load(500, 110, 4, {}), config=engine)
+    asks = np.add(served.workload.input_tokens, served.workload.output_tokens)
+    num_cut = int((asks > 600).sum())
+
+    assert 0 < num_cut < 16
+    words = f"{num_cut} of its 16 requests are refused or cut by this engine; check len"
+    with pytest.raises(UsageError, match=words):
+        served.predicted_s({})
+    assert served.replayed().ttft_s > 0
 
 
 def test_moves_are_of_time() -> None:

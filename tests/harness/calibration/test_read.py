@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 
 from harness.calibration.fit import fit
 from harness.calibration.observation import Served, Step
-from harness.calibration.read import Measurements, read_measurements
+from harness.calibration.read import SAME_ENGINE, Measurements, read_measurements
 from harness.calibration.served_rows import generated
 from harness.calibration.step_rows import config_of, stored_steps
 from harness.config import resolve_config
+from harness.config.resolve import engine_knob
 from harness.errors import TraceError, UsageError
 from harness.replay import replay
 from harness.traces.generation import GenerateOptions
+from profiles.gpu_entry import MADE_FOR
 from profiles.step_time import BatchShape
 from results.errors import RunFolderError
 from results.run_info import RunInfo
@@ -157,6 +160,25 @@ def test_columns_that_are_not_read_are_named(write: Write) -> None:
             "rows are of gpu 'L4' and 'T4'; a calibration is of one model, GPU",
         ),
         ("ttft_ms,ttft_ms\n1,2\n", "ttft_ms is the name of two columns"),
+        (f"{LOAD}1000,200,8,1e-9,9\n", "mine.csv:2: ttft_ms is '1e-9'; give millisec"),
+        (f"{LOAD}1000,200,8,120,1e9\n", "mine.csv:2: tpot_ms is '1e9'; give millisec"),
+        (
+            "input_len,output_len,concurency,ttft_ms\n9,9,2,80\n",
+            "fill in how much load there was (columns that are not read: concurency)",
+        ),
+        (
+            "input_length,output_len,concurrency,ttft_ms\n9,9,2,80\n",
+            "input_len is missing; fill it in (columns that are not read: input_length)",
+        ),
+        (
+            "input_len,output_len,request_rate,num_requests,ttft_ms\n9,9,1e-300,9,80\n",
+            "mine.csv:2: ",
+        ),
+        (
+            "input_len,output_len,concurrency,ttft_ms,max_num_batched_tokens,max_num_seqs"
+            "\n9,9,2,80,64,128\n",
+            "mine.csv:2: ",
+        ),
         (
             "input_len,output_len,concurrency,ttft_ms,range_ratio\n9,9,2,80,1.5\n",
             "range_ratio is 1.5, must be from 0 to below 1; correct the row",
@@ -188,8 +210,10 @@ def test_other_files_are_refused(write: Write, tmp_path: Path) -> None:
         read("x.csv")
     with pytest.raises(TraceError, match="no JSON"):
         read(write("{", "x.json"))
-    with pytest.raises(RunFolderError, match="no run folder"):
+    with pytest.raises(TraceError, match="nowhere.csv: there is no such file; check"):
         read("nowhere.csv")
+    with pytest.raises(RunFolderError, match="no run folder"):
+        read("nowhere")
 
 
 def test_the_engine_must_be_told(write: Write) -> None:
@@ -241,6 +265,42 @@ def test_a_result_at_a_rate_has_arrivals(write: Write) -> None:
     assert found.workload.duration_s == pytest.approx(20, rel=0.3)
 
 
+def test_another_model_than_the_result_has_is_noted(write: Write) -> None:
+    """--model counts; the note names both, and none is there where they are one."""
+    source = write(bench_serve(), "r.json")
+    notes = read(source, model="Qwen/Qwen3-8B").notes
+
+    assert any("meta-llama/Llama-3.1-8B was" in n and "Qwen/Qwen3-8B" in n for n in notes)
+    assert not any("was measured" in note for note in read(source).notes)
+    assert not any("was measured" in n for n in read(source, model="Llama-3.1-8B").notes)
+
+
+def test_prompts_without_tokens_are_none(write: Write) -> None:
+    """A step of prompt tokens has at least one prompt."""
+    header = "num_prefill_tokens,num_prefill_seqs,step_ms"
+    with pytest.raises(TraceError, match="mine.csv:2: 512 tokens of 0 prompts"):
+        read(write(f"{header}\n512,0,20\n"))
+
+
+def test_a_gpu_without_rates_is_none_to_begin_from(write: Write) -> None:
+    """The remedy is not what was just asked for."""
+    with pytest.raises(UsageError, match="rates of CPU") as refused:
+        read(write(f"{LOAD}1000,200,8,120,9.5\n"), gpu="CPU")
+
+    assert "such as H100-80GB" in str(refused.value)
+    assert "calibrate" not in str(refused.value)
+
+
+def test_types_that_nobody_gave_are_auto(write: Write) -> None:
+    """Both are the same engine."""
+    config = resolve_config(**FLAGS)
+
+    assert engine_knob(config, "dtype") == engine_knob(
+        replace(config, dtype="auto"), "dtype"
+    )
+    assert set(MADE_FOR) == set(SAME_ENGINE) - {"gpu"}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -261,7 +321,7 @@ def test_timed_steps_are_read(write: Write) -> None:
     """Decodes, prefills and what was cached before them become batches."""
     header = "num_prefill_tokens,num_decode,context_tokens,step_ms"
     header += ",num_prefill_seqs,prefill_context_tokens"
-    rows = "0,4,4000,8.5,,\n512,0,512,20,2,\n100,2,50,9,1,300\n"
+    rows = "0,4,4000,8.5,0,\n512,0,512,20,2,\n100,2,50,9,1,300\n"
     found = read(write(f"{header}\n{rows}")).observations
     shapes = [step.shape for step in found if isinstance(step, Step)]
 
@@ -281,6 +341,7 @@ def test_timed_steps_are_read(write: Write) -> None:
         ("0,4,2,5", "4 sequences decode over 2 context_tokens"),
         ("0,4,400,", "step_ms is missing"),
         ("0,-4,400,5", "num_decode_seqs is '-4'"),
+        ("0,4,400,1e-6", "step_ms is '1e-6'; give milliseconds, from 0.001 to 86,400,0"),
     ],
 )
 def test_bad_steps_are_refused(write: Write, row: str, words: str) -> None:
