@@ -26,9 +26,15 @@ MEASURED_BLOCK_SIZE = 16
 """Of the kernels that were condensed, and the unit of FlashAttention's blocks."""
 
 PAGE_BYTES = 4096
-"""A block costs a layer's attention as much as reading so many bytes more, or one token.
+"""A block costs a layer's attention as much as reading so many bytes more.
 
 Source: knobs.csv, argonne, Llama-3-8B on A100, block sizes 128 and 16, a batch of 64.
+"""
+
+LEAST_READ = 0.75
+"""Large blocks leave at least this share of the reading, as a small KV cache is read too.
+
+Source: as far as a published row goes (knobs.csv, argonne, Mixtral on four A100, size 128).
 """
 
 READ_AGAIN = 0.22
@@ -199,9 +205,8 @@ class GpuTime:
     def _bytes_read(self, block_size: int) -> float:
         """Bytes for each token of a decode's context, with what its blocks cost."""
         pages = 1 / block_size - 1 / MEASURED_BLOCK_SIZE
-        token_bytes = self._kv_bytes / self._model.num_layers
-        page_bytes = min(PAGE_BYTES, token_bytes)
-        num_bytes = self._kv_bytes + self._model.num_layers * page_bytes * pages
+        num_bytes = self._kv_bytes + self._model.num_layers * PAGE_BYTES * pages
+        num_bytes = max(num_bytes, LEAST_READ * self._kv_bytes)
         if block_size % MEASURED_BLOCK_SIZE == 0 or self._model.mla is not None:
             return num_bytes
         group_size = self._num_heads / self._kv_heads

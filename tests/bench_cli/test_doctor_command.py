@@ -287,7 +287,7 @@ def test_all_our_requirements_can_be_read() -> None:
     found = find_installation()
 
     assert found is not None
-    assert {r.extra for r in found.requirements} == {None, "torch", "vllm"}
+    assert {r.extra for r in found.requirements} == {None, "plot", "torch", "vllm"}
     assert all(r.minimum for r in found.requirements)
     with pytest.raises(AssertionError, match="cannot read"):
         parse_requirement("numpy<3")
