@@ -32,9 +32,9 @@ Source: knobs.csv, argonne, Llama-3-8B on A100, block sizes 128 and 16, a batch 
 """
 
 LEAST_READ = 0.75
-"""Large blocks leave at least this share of the reading, as a small KV cache is read too.
+"""Large blocks leave at least this share of the reading of a small KV cache.
 
-Source: as far as a published row goes (knobs.csv, argonne, Mixtral on four A100, size 128).
+Source: as far as a row goes (knobs.csv, argonne, Mixtral on four A100, size 128).
 """
 
 READ_AGAIN = 0.22
