@@ -174,11 +174,14 @@ class Call:
             prefill_attention += (end * (end + 1) - start * (start + 1)) // 2
             num_prefill_seqs += 1
             num_prefill_context_tokens += end
-        return BatchShape(
-            num_prefill_tokens=num_prefill_tokens,
-            prefill_attention=prefill_attention,
-            num_prefill_seqs=num_prefill_seqs,
-            num_decode_seqs=num_decode_seqs,
-            num_context_tokens=num_context_tokens,
-            num_prefill_context_tokens=num_prefill_context_tokens,
+        no_swaps = no_copies = 0
+        return BatchShape(  # in order: a shape is made for each call
+            num_prefill_tokens,
+            prefill_attention,
+            num_prefill_seqs,
+            num_decode_seqs,
+            num_context_tokens,
+            no_swaps,
+            no_copies,
+            num_prefill_context_tokens,
         )
