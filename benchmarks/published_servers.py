@@ -89,13 +89,8 @@ SERVERS = {
         group="32B closed loop", has_ttft=False
     ),
     "NVIDIA aic-auto-gap-analysis.*llama": Server(group="8B fp8, slots not stated"),
-    r"inference-perf.*v0_engine": Server(
-        group="8B at a rate, v0",
-        policy="v0",
-        burstiness=math.inf,
-        prefix_len=128,
-        num_prefixes=10,
-        knobs={"max_model_len": 512},
+    r"inference-perf.*v0_engine": replace(
+        KUBECON, group="8B at a rate, v0", policy="v0"
     ),
     "inference-perf": KUBECON,
     "llm-d-benchmark exp-7": Server(
@@ -110,7 +105,12 @@ SERVERS = {
         knobs={"max_model_len": 20_000},
     ),
 }  # fmt: skip
-"""By a pattern of the source's name; others are not replayed."""
+"""By a pattern of the source's name; others are not replayed.
+
+Not stated by their sources, and assumed: ShareGPT's lengths uniform around their mean,
+equal gaps of the short prompts, and gaps with a coefficient of variation of 0.7 where a
+service picks one of several replicas.
+"""
 
 FITTED = {
     ("70B closed loop", "H100-80GB"),
