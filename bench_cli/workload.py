@@ -5,21 +5,44 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench_cli import options
+
 if TYPE_CHECKING:
     from harness.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFlags:
+    """How a trace's file is read."""
+
+    trace_format: options.Format = None
+    skip_bad_rows: options.SkipBadRows = False
+
+    def open(self, trace: Path) -> "Workload":
+        """All requests of the trace.
+
+        Raises:
+            TraceError: The file cannot be read, is of no known format, or has a bad row.
+            UsageError: There is no format of that name.
+        """
+        from harness.traces import open_trace  # brings numpy; help does not need it
+
+        return open_trace(
+            trace, format=self.trace_format, skip_bad_rows=self.skip_bad_rows
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadFlags:
     """Which requests of a trace are replayed, and when; None where not given."""
 
-    limit: int | None = None
-    slice: str | None = None
-    request_rate: str | None = None
-    burstiness: float | None = None
-    seed: int | None = None
-    max_concurrency: int | None = None
-    speedup: str | None = None
+    limit: options.Limit = None
+    slice: options.Slice = None
+    request_rate: options.RequestRate = None
+    burstiness: options.Burstiness = None
+    seed: options.Seed = None
+    max_concurrency: options.MaxConcurrency = None
+    speedup: options.Speedup = None
 
     @property
     def is_all_at_once(self) -> bool:
@@ -67,21 +90,14 @@ class WorkloadFlags:
         return flags
 
 
-def open_workload(
-    trace: Path,
-    timing: WorkloadFlags,
-    *,
-    trace_format: str | None,
-    skip_bad_rows: bool,
-) -> "Workload":
+def open_workload(trace: Path, source: SourceFlags, timing: WorkloadFlags) -> "Workload":
     """The requests of a trace that the flags select, at the times they ask for."""
     from bench_cli.quantity import parse_rate, parse_speedup
-    from harness.traces import open_trace
 
     part = selected_part(timing)
     rate = None if timing.request_rate is None else parse_rate(timing.request_rate)
     speedup = None if timing.speedup is None else parse_speedup(timing.speedup)
-    workload = open_trace(trace, format=trace_format, skip_bad_rows=skip_bad_rows)
+    workload = source.open(trace)
     if part is not None:
         _check_selects(part, timing.slice, len(workload))
         workload = workload.select(part)

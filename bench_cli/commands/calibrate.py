@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from bench_cli import options
+from bench_cli import engine_options, options
 
 if TYPE_CHECKING:
     from harness.calibration.fit import Fitted
@@ -20,19 +20,19 @@ def calibrate(
     model: options.MeasuredModel = None,
     gpu: options.MeasuredGpu = None,
     tensor_parallel_size: options.MeasuredTensorParallelSize = None,
-    dtype: options.Dtype = None,
-    quantization: options.QuantizationMethod = None,
-    kv_cache_dtype: options.KvCacheDtype = None,
-    vllm_version: options.VllmVersion = None,
-    policy: options.PolicyName = None,
-    gpu_memory_utilization: options.GpuMemoryUtilization = None,
-    block_size: options.BlockSize = None,
-    enable_prefix_caching: options.PrefixCaching = None,
-    max_model_len: options.MaxModelLen = None,
-    max_num_seqs: options.MaxNumSeqs = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
-    enforce_eager: options.EnforceEager = False,
-    async_scheduling: options.AsyncScheduling = None,
+    dtype: engine_options.Dtype = None,
+    quantization: engine_options.QuantizationMethod = None,
+    kv_cache_dtype: engine_options.KvCacheDtype = None,
+    vllm_version: engine_options.VllmVersion = None,
+    policy: engine_options.PolicyName = None,
+    gpu_memory_utilization: engine_options.GpuMemoryUtilization = None,
+    block_size: engine_options.BlockSize = None,
+    enable_prefix_caching: engine_options.PrefixCaching = None,
+    max_model_len: engine_options.MaxModelLen = None,
+    max_num_seqs: engine_options.MaxNumSeqs = None,
+    max_num_batched_tokens: engine_options.MaxNumBatchedTokens = None,
+    enforce_eager: engine_options.EnforceEager = False,
+    async_scheduling: engine_options.AsyncScheduling = None,
     fit: options.FittedNames = None,
     as_json: options.AsJson = False,
     output: options.CalibrationFile = None,

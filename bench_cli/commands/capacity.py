@@ -2,11 +2,13 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from bench_cli import options
+from bench_cli import engine_options, options
 from bench_cli.capacity_screen import capacity_document, print_capacity
 from bench_cli.document import deliver
+from bench_cli.engine_flags import EngineFlags
+from bench_cli.flags import Without, takes_flags
 from bench_cli.tables import TableStyle
 
 if TYPE_CHECKING:
@@ -16,32 +18,23 @@ if TYPE_CHECKING:
     from profiles.startup_log import StartupLog
 
 
+@takes_flags
 def capacity(
-    model: options.Model = "meta-llama/Llama-3.1-8B",
-    gpu: options.Gpu = "H100-80GB",
-    tensor_parallel_size: options.TensorParallelSize = 1,
-    pipeline_parallel_size: options.PipelineParallelSize = 1,
-    dtype: options.Dtype = None,
-    quantization: options.QuantizationMethod = None,
-    kv_cache_dtype: options.KvCacheDtype = None,
-    vllm_version: options.VllmVersion = None,
-    policy: options.PolicyName = None,
-    performance_mode: options.PerformanceModeName = None,
-    gpu_memory_utilization: options.GpuMemoryUtilization = None,
-    kv_cache_gib: options.KvCacheGib = None,
-    num_gpu_blocks_override: options.NumGpuBlocks = None,
-    num_cpu_blocks_override: options.NumCpuBlocks = None,
-    block_size: options.BlockSize = None,
-    swap_space: options.SwapSpace = None,
-    kv_offloading_size: options.KvOffloadingSize = None,
-    enable_prefix_caching: options.PrefixCaching = None,
-    enable_chunked_prefill: options.ChunkedPrefill = None,
-    async_scheduling: options.AsyncScheduling = None,
-    max_model_len: options.MaxModelLen = None,
-    max_num_seqs: options.MaxNumSeqs = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
-    enforce_eager: options.EnforceEager = False,
-    num_draft_layers: options.NumDraftLayers = 0,
+    *,
+    flags: Annotated[
+        EngineFlags,
+        Without(
+            "engine",
+            "watermark",
+            "long_prefill_token_threshold",
+            "scheduler_reserve_full_isl",
+            "scheduling_policy",
+            "preemption_mode",
+        ),
+    ],
+    pipeline_parallel_size: engine_options.PipelineParallelSize = 1,
+    performance_mode: engine_options.PerformanceModeName = None,
+    num_draft_layers: engine_options.NumDraftLayers = 0,
     host_memory_gib: options.HostMemoryGib = None,
     kv_tokens: options.KvTokens = None,
     from_log: options.FromLog = None,
@@ -56,35 +49,19 @@ def capacity(
     from harness.sizing import Sizer, refuse_beyond_host
 
     variation = None if vary is None else parse_variation(vary)
-    knobs: GivenKnobs = {
-        "tensor_parallel_size": tensor_parallel_size,
-        "pipeline_parallel_size": pipeline_parallel_size,
-        "gpu_memory_utilization": gpu_memory_utilization,
-        "kv_cache_gib": kv_cache_gib,
-        "num_gpu_blocks_override": num_gpu_blocks_override,
-        "num_cpu_blocks_override": num_cpu_blocks_override,
-        "block_size": block_size,
-        "swap_space": swap_space,
-        "kv_offloading_size": kv_offloading_size,
-        "enable_prefix_caching": enable_prefix_caching,
-        "enable_chunked_prefill": enable_chunked_prefill,
-        "async_scheduling": async_scheduling,
-        "max_model_len": max_model_len,
-        "max_num_seqs": max_num_seqs,
-        "max_num_batched_tokens": max_num_batched_tokens,
-        "enforce_eager": enforce_eager,
-        "num_draft_layers": num_draft_layers,
-        "performance_mode": performance_mode.value if performance_mode else None,
-    }
+    knobs = sizing_knobs(flags)
+    knobs["pipeline_parallel_size"] = pipeline_parallel_size
+    knobs["performance_mode"] = performance_mode.value if performance_mode else None
+    knobs["num_draft_layers"] = num_draft_layers
     sizer = Sizer(
-        model=model,
-        gpu=gpu,
-        policy=policy.value if policy else None,
-        vllm_version=vllm_version,
+        model=flags.model,
+        gpu=flags.gpu,
+        policy=flags.policy.value if flags.policy else None,
+        vllm_version=flags.vllm_version,
         log=None if from_log is None else read_log(from_log, knobs),
-        dtype=dtype,
-        quantization=quantization,
-        kv_cache_dtype=kv_cache_dtype,
+        dtype=flags.dtype,
+        quantization=flags.quantization,
+        kv_cache_dtype=flags.kv_cache_dtype,
     )
     refuse_two_sources(sizer.policy, knobs)
     sizing = size_first(sizer, knobs, variation)
@@ -103,6 +80,17 @@ def capacity(
     deliver(document, as_json=as_json, output=output)
     if not as_json:
         print_capacity(document, table)
+
+
+def sizing_knobs(flags: EngineFlags) -> "GivenKnobs":
+    """The knobs that do not say which model, GPU, version or policy is sized."""
+    from harness.config.knobs import GivenKnobs
+
+    knobs = flags.knobs()
+    return cast(
+        "GivenKnobs",
+        {name: knobs[name] for name in GivenKnobs.__annotations__ if name in knobs},
+    )
 
 
 def read_log(path: Path, knobs: "GivenKnobs") -> "StartupLog":

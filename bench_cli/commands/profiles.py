@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from bench_cli import options
+from bench_cli import engine_options, options
 from bench_cli.document import deliver
 from bench_cli.tables import Row, TableStyle, render_table
 
@@ -55,14 +55,14 @@ def list_profiles(
 def show_profile(
     name: options.ProfileName,
     gpu: options.GpuOfSteps = None,
-    tensor_parallel_size: options.TensorParallelSize = 1,
-    dtype: options.Dtype = None,
-    quantization: options.QuantizationMethod = None,
-    kv_cache_dtype: options.KvCacheDtype = None,
-    vllm_version: options.VllmVersion = None,
-    policy: options.PolicyName = None,
-    enforce_eager: options.EnforceEager = False,
-    async_scheduling: options.AsyncScheduling = None,
+    tensor_parallel_size: engine_options.TensorParallelSize = 1,
+    dtype: engine_options.Dtype = None,
+    quantization: engine_options.QuantizationMethod = None,
+    kv_cache_dtype: engine_options.KvCacheDtype = None,
+    vllm_version: engine_options.VllmVersion = None,
+    policy: engine_options.PolicyName = None,
+    enforce_eager: engine_options.EnforceEager = False,
+    async_scheduling: engine_options.AsyncScheduling = None,
     plot: options.PlotFile = None,
     force: options.ForcePlot = False,
     as_json: options.AsJson = False,

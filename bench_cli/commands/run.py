@@ -7,12 +7,20 @@ from typing import TYPE_CHECKING
 import typer
 
 from bench_cli import options
+from bench_cli.engine_flags import EngineFlags
+from bench_cli.engine_options import Engine
 from bench_cli.exit_code import ExitCode
+from bench_cli.flags import takes_flags
 from bench_cli.interrupt import stopped_by_signals
-from bench_cli.options import Engine
 from bench_cli.run_report import ReportFlags, print_report
 from bench_cli.tables import TableStyle
-from bench_cli.workload import WorkloadFlags, describe_trace, open_workload, run_name
+from bench_cli.workload import (
+    SourceFlags,
+    WorkloadFlags,
+    describe_trace,
+    open_workload,
+    run_name,
+)
 
 if TYPE_CHECKING:
     from harness.config import EngineConfig
@@ -23,45 +31,13 @@ if TYPE_CHECKING:
     from results.store import RunStore
 
 
+@takes_flags
 def run(
     trace: options.Trace,
-    model: options.Model = "meta-llama/Llama-3.1-8B",
-    gpu: options.Gpu = "H100-80GB",
-    tensor_parallel_size: options.TensorParallelSize = 1,
-    dtype: options.Dtype = None,
-    quantization: options.QuantizationMethod = None,
-    kv_cache_dtype: options.KvCacheDtype = None,
-    vllm_version: options.VllmVersion = None,
-    policy: options.PolicyName = None,
-    engine: options.EngineName = Engine.SIM,
-    gpu_memory_utilization: options.GpuMemoryUtilization = None,
-    kv_cache_gib: options.KvCacheGib = None,
-    num_gpu_blocks_override: options.NumGpuBlocks = None,
-    num_cpu_blocks_override: options.NumCpuBlocks = None,
-    block_size: options.BlockSize = None,
-    swap_space: options.SwapSpace = None,
-    kv_offloading_size: options.KvOffloadingSize = None,
-    enable_prefix_caching: options.PrefixCaching = None,
-    enable_chunked_prefill: options.ChunkedPrefill = None,
-    max_model_len: options.MaxModelLen = None,
-    max_num_seqs: options.MaxNumSeqs = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
-    enforce_eager: options.EnforceEager = False,
-    watermark: options.Watermark = None,
-    long_prefill_token_threshold: options.LongPrefillTokenThreshold = None,
-    scheduler_reserve_full_isl: options.SchedulerReserveFullIsl = None,
-    async_scheduling: options.AsyncScheduling = None,
-    scheduling_policy: options.SchedulingPolicyName = None,
-    preemption_mode: options.Preemption = None,
-    trace_format: options.Format = None,
-    limit: options.Limit = None,
-    slice_: options.Slice = None,
-    request_rate: options.RequestRate = None,
-    burstiness: options.Burstiness = None,
-    seed: options.Seed = None,
-    max_concurrency: options.MaxConcurrency = None,
-    speedup: options.Speedup = None,
-    skip_bad_rows: options.SkipBadRows = False,
+    *,
+    flags: EngineFlags,
+    source: SourceFlags,
+    timing: WorkloadFlags,
     slo: options.SloText = None,
     as_json: options.AsJson = False,
     output: options.OutputFolder = None,
@@ -71,57 +47,16 @@ def run(
 ) -> None:
     """Replay TRACE and show how full the KV cache got."""
     from bench_cli.quantity import parse_slo
-    from harness.config import resolve_config  # brings numpy, which help does not need
     from harness.errors import UsageError
     from results.store import RunStore
 
     limits = None if slo is None else parse_slo(slo)
     report = ReportFlags(as_json=as_json, table=table)
-    timing = WorkloadFlags(
-        limit=limit,
-        slice=slice_,
-        request_rate=request_rate,
-        burstiness=burstiness,
-        seed=seed,
-        max_concurrency=max_concurrency,
-        speedup=speedup,
-    )
     timing.refuse_contradictions()
     if force and output is None:
         raise UsageError("--force replaces the folder that -o names; add -o FOLDER")
-    config = resolve_config(
-        model=model,
-        gpu=gpu,
-        policy=policy.value if policy else None,
-        engine=engine.value,
-        vllm_version=vllm_version,
-        dtype=dtype,
-        quantization=quantization,
-        kv_cache_dtype=kv_cache_dtype,
-        tensor_parallel_size=tensor_parallel_size,
-        gpu_memory_utilization=gpu_memory_utilization,
-        kv_cache_gib=kv_cache_gib,
-        num_gpu_blocks_override=num_gpu_blocks_override,
-        num_cpu_blocks_override=num_cpu_blocks_override,
-        block_size=block_size,
-        swap_space=swap_space,
-        kv_offloading_size=kv_offloading_size,
-        enable_prefix_caching=enable_prefix_caching,
-        enable_chunked_prefill=enable_chunked_prefill,
-        max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        enforce_eager=enforce_eager,
-        watermark=watermark,
-        long_prefill_token_threshold=long_prefill_token_threshold,
-        scheduler_reserve_full_isl=scheduler_reserve_full_isl,
-        async_scheduling=async_scheduling,
-        scheduling_policy=scheduling_policy.value if scheduling_policy else None,
-        preemption_mode=preemption_mode.value if preemption_mode else None,
-    )
-    workload = open_workload(
-        trace, timing, trace_format=trace_format, skip_bad_rows=skip_bad_rows
-    )
+    config = flags.resolve()
+    workload = open_workload(trace, source, timing)
     info = run_info(workload, config, timing, limits)  # what is wrong with it shows first
     with (
         stopped_by_signals() as is_stopped,

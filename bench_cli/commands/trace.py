@@ -7,6 +7,7 @@ import typer
 
 from bench_cli import options
 from bench_cli.document import deliver
+from bench_cli.flags import takes_flags
 from bench_cli.options import path_given
 from bench_cli.quantity import (
     format_count,
@@ -15,26 +16,27 @@ from bench_cli.quantity import (
     format_share,
     parse_rate,
 )
+from bench_cli.workload import SourceFlags
 
 trace_app = typer.Typer(no_args_is_help=True, help="Look at a trace, or make one up.")
 
 
 @trace_app.command()
+@takes_flags
 def inspect(
     file: options.Trace,
+    *,
     block_size: Annotated[
         int, typer.Option(min=1, help="Tokens in a block, for the ideal hit rate.")
     ] = 16,
-    trace_format: options.Format = None,
-    skip_bad_rows: options.SkipBadRows = False,
+    source: SourceFlags,
     as_json: options.AsJson = False,
     output: options.DocumentFile = None,
 ) -> None:
     """Show what TRACE holds: requests, lengths, and how much its prompts share."""
-    from harness.traces import open_trace  # heavy imports wait until a command runs
-    from harness.traces.inspection import inspect_workload
+    from harness.traces.inspection import inspect_workload  # brings numpy
 
-    workload = open_trace(file, format=trace_format, skip_bad_rows=skip_bad_rows)
+    workload = source.open(file)
     known = inspect_workload(workload, block_size=block_size)
     document = {"schema_version": 1, "kind": "trace", **known}
     deliver(document, as_json=as_json, output=output)

@@ -11,8 +11,10 @@ import typer
 
 from bench_cli import options
 from bench_cli.document import deliver
+from bench_cli.engine_flags import EngineFlags
 from bench_cli.exit_code import ExitCode
-from bench_cli.workload import WorkloadFlags, open_workload
+from bench_cli.flags import Without, takes_flags
+from bench_cli.workload import SourceFlags, WorkloadFlags, open_workload
 
 if TYPE_CHECKING:
     from bench_cli.console import Screen
@@ -25,6 +27,7 @@ class Reference(StrEnum):
     VLLM = "vllm"
 
 
+@takes_flags
 def verify(
     context: typer.Context,
     trace: Annotated[
@@ -47,51 +50,17 @@ def verify(
             exists=True, dir_okay=False, help="Recorded rows (JSON lines, maybe .gz)."
         ),
     ] = None,
-    model: options.Model = "meta-llama/Llama-3.1-8B",
-    gpu: options.Gpu = "H100-80GB",
-    tensor_parallel_size: options.TensorParallelSize = 1,
-    dtype: options.Dtype = None,
-    quantization: options.QuantizationMethod = None,
-    kv_cache_dtype: options.KvCacheDtype = None,
-    gpu_memory_utilization: options.GpuMemoryUtilization = None,
-    kv_cache_gib: options.KvCacheGib = None,
-    num_gpu_blocks_override: options.NumGpuBlocks = None,
-    num_cpu_blocks_override: options.NumCpuBlocks = None,
-    block_size: options.BlockSize = None,
-    kv_offloading_size: options.KvOffloadingSize = None,
-    enable_prefix_caching: options.PrefixCaching = None,
-    enable_chunked_prefill: options.ChunkedPrefill = None,
-    max_model_len: options.MaxModelLen = None,
-    max_num_seqs: options.MaxNumSeqs = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
-    enforce_eager: options.EnforceEager = False,
-    watermark: options.Watermark = None,
-    long_prefill_token_threshold: options.LongPrefillTokenThreshold = None,
-    scheduler_reserve_full_isl: options.SchedulerReserveFullIsl = None,
-    async_scheduling: options.AsyncScheduling = None,
-    scheduling_policy: options.SchedulingPolicyName = None,
-    trace_format: options.Format = None,
-    limit: options.Limit = None,
-    slice_: options.Slice = None,
-    request_rate: options.RequestRate = None,
-    burstiness: options.Burstiness = None,
-    seed: options.Seed = None,
-    max_concurrency: options.MaxConcurrency = None,
-    speedup: options.Speedup = None,
-    skip_bad_rows: options.SkipBadRows = False,
+    *,
+    flags: Annotated[
+        EngineFlags,
+        Without("vllm_version", "policy", "engine", "swap_space", "preemption_mode"),
+    ],
+    source: SourceFlags,
+    timing: WorkloadFlags,
     as_json: options.AsJson = False,
     output: options.DocumentFile = None,
 ) -> None:
     """Compare our scheduler with the installed vLLM's on TRACE, or with recorded rows."""
-    timing = WorkloadFlags(
-        limit=limit,
-        slice=slice_,
-        request_rate=request_rate,
-        burstiness=burstiness,
-        seed=seed,
-        max_concurrency=max_concurrency,
-        speedup=speedup,
-    )
     refuse_half_a_comparison(trace, against, scenario, rows)
     timing.refuse_contradictions()
     if scenario is not None and rows is not None:
@@ -101,33 +70,7 @@ def verify(
         result = verify_scenario(scenario, rows)
     else:
         assert trace is not None, "refused above"
-        knobs = {
-            "model": model,
-            "gpu": gpu,
-            "tensor_parallel_size": tensor_parallel_size,
-            "dtype": dtype,
-            "quantization": quantization,
-            "kv_cache_dtype": kv_cache_dtype,
-            "gpu_memory_utilization": gpu_memory_utilization,
-            "kv_cache_gib": kv_cache_gib,
-            "num_gpu_blocks_override": num_gpu_blocks_override,
-            "num_cpu_blocks_override": num_cpu_blocks_override,
-            "block_size": block_size,
-            "kv_offloading_size": kv_offloading_size,
-            "enable_prefix_caching": enable_prefix_caching,
-            "enable_chunked_prefill": enable_chunked_prefill,
-            "max_model_len": max_model_len,
-            "max_num_seqs": max_num_seqs,
-            "max_num_batched_tokens": max_num_batched_tokens,
-            "enforce_eager": enforce_eager,
-            "watermark": watermark,
-            "long_prefill_token_threshold": long_prefill_token_threshold,
-            "scheduler_reserve_full_isl": scheduler_reserve_full_isl,
-            "async_scheduling": async_scheduling,
-            "scheduling_policy": scheduling_policy.value if scheduling_policy else None,
-        }
-        source = {"trace_format": trace_format, "skip_bad_rows": skip_bad_rows}
-        result = compare_with_vllm(trace, timing, knobs, source)
+        result = compare_with_vllm(trace, flags, source, timing)
     document = {"schema_version": 1, "kind": "verify", **asdict(result)}
     deliver(document, as_json=as_json, output=output)
     if not as_json:
@@ -195,18 +138,15 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 
 def compare_with_vllm(
-    trace: Path,
-    timing: WorkloadFlags,
-    knobs: Mapping[str, Any],
-    source: Mapping[str, Any],
+    trace: Path, flags: EngineFlags, source: SourceFlags, timing: WorkloadFlags
 ) -> "VerifyResult":
     """Replay a trace through both schedulers, with a bar for who watches."""
     from bench_cli.progress import progress_bar
     from harness.config import resolve_config
     from harness.verify.against_vllm import verify_against_vllm
 
-    config = resolve_config(policy="v1", **knobs)
-    workload = open_workload(trace, timing, **source)
+    config = resolve_config(**flags.knobs() | {"policy": "v1"})
+    workload = open_workload(trace, source, timing)
     with progress_bar(f"comparing {workload.name} with vLLM") as on_progress:
         return verify_against_vllm(
             workload,

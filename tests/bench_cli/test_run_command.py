@@ -402,7 +402,7 @@ def test_every_engine_flag_arrives(bench: Bench) -> None:
 
 def test_no_flag_is_left_out_of_these_tests() -> None:
     """Each option of the command is an engine flag here or one of the named rest."""
-    rest = {"trace", "trace_format", "limit", "slice_", "request_rate", "burstiness"}
+    rest = {"trace", "trace_format", "limit", "slice", "request_rate", "burstiness"}
     rest |= {"seed", "max_concurrency", "speedup", "skip_bad_rows", "slo", "as_json"}
     rest |= {"output", "force", "check", "table", "policy", "engine"}
     engine = {name for name, _ in (ENGINE_FLAGS | SWITCHES).values()}
