@@ -1,10 +1,15 @@
 """What can go wrong in a run, said so that the user can act on it."""
 
 from os import PathLike, fspath
+from typing import Any
 
 
 class HarnessError(Exception):
     """Root of the errors that this package raises for a user's mistake."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let copies be made, other processes' too, past the parameters of __init__."""
+        return Exception.__new__, (type(self), *self.args), self.__dict__
 
 
 class TraceError(HarnessError):

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 MOST_NAMES = 20
 """Names that a message can hold."""
@@ -9,6 +10,10 @@ MOST_NAMES = 20
 
 class ProfileError(Exception):
     """Base class of every error this package raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let copies be made, other processes' too, past the parameters of __init__."""
+        return Exception.__new__, (type(self), *self.args), self.__dict__
 
 
 class UnknownNameError(ProfileError):
