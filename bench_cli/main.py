@@ -9,6 +9,7 @@ import typer
 
 from bench_cli.commands.calibrate import calibrate
 from bench_cli.commands.capacity import capacity
+from bench_cli.commands.compare import compare
 from bench_cli.commands.doctor import doctor
 from bench_cli.commands.list import list_
 from bench_cli.commands.profiles import profiles_app
@@ -33,6 +34,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # the rich help cuts long flags short
 )
 app.command()(run)
+app.command()(compare)
 app.command()(capacity)
 app.command()(calibrate)
 app.command()(show)

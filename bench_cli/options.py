@@ -1,5 +1,6 @@
 """Options that several commands share, of traces, of requests and of what is written."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -220,4 +221,57 @@ CalibrationFile = Annotated[
 ]
 ForceCalibration = Annotated[
     bool, typer.Option("--force", help="Replace a calibration that is there.")
+]
+
+Compared = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TRACE|RUN...",
+        help="A trace to replay with each setting, or stored runs, as show finds them.",
+    ),
+]
+VaryArms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--vary",
+        metavar="KNOB=VALUES",
+        help="An arm a value: block_size=16,32,64, watermark=0,0.02, policy=v0,v1; may"
+        " be repeated for a grid. The first is the baseline.",
+    ),
+]
+Baselines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--baseline",
+        metavar="RUN",
+        help="Compare with this stored run; repeated for the repeats of a measured one.",
+    ),
+]
+FailIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-if",
+        metavar="CONDITIONS",
+        help='Exit with 6 if one is met, as "ttft_p99>+10%,hit_rate<-2pp"; may be'
+        " repeated.",
+    ),
+]
+
+
+class Allowed(StrEnum):
+    """What may differ between stored runs if one says so."""
+
+    TRACE = "trace"
+    HARDWARE = "hardware"
+    MODEL = "model"
+    UNFINISHED = "unfinished"
+
+
+Allow = Annotated[
+    list[Allowed] | None,
+    typer.Option("--allow", help="Compare although this differs; may be repeated."),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", min=1, help="Processes at a time; one a CPU."),
 ]

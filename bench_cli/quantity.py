@@ -170,3 +170,16 @@ def format_thousands(number: int) -> str:
         if number >= divisor:
             return f"{number / divisor:.1f}{unit}"
     return str(number)
+
+
+def format_figure(value: float | None, unit: str) -> str:
+    """A figure of a metric: a time, a share, tokens, or a number of something."""
+    if value is None:
+        return "n/a"
+    if unit == "s":
+        return format_duration(value)
+    if unit == "share":
+        return format_share(value)
+    if unit == "tokens":
+        return format_thousands(round(value))
+    return format_count(value if unit == "per_s" or value % 1 else int(value))

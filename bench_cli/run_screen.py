@@ -28,8 +28,8 @@ def print_run(screen: Screen, document: Document, usage: Sequence[float]) -> Non
             run's ``ending``.
         usage: Mean KV-cache usage in equal parts of the run.
     """
-    screen.spread(_trace_line(document), document["source"])
-    screen.line(_config_line(document["config"]))
+    screen.spread(trace_line(document), document["source"])
+    screen.line(config_line(document["config"]))
     for note in (*document["trace"]["notes"], *document["config"].get("notes", ())):
         screen.aside(note)
     screen.line()
@@ -44,12 +44,12 @@ def print_run(screen: Screen, document: Document, usage: Sequence[float]) -> Non
     ]
     screen.facts([(label, content) for label, content in rows if content])
     if document["source"] == "simulated":
-        screen.aside(_step_times(document["config"].get("step_time_error")))
+        screen.aside(step_times_line(document["config"].get("step_time_error")))
     screen.line()
     print_findings(screen, document["findings"])
 
 
-def _step_times(error: dict[str, Any] | None) -> str:
+def step_times_line(error: dict[str, Any] | None) -> str:
     """How far simulated times may be off."""
     if error is None:
         return "step times: a model; no server of this kind was compared with it"
@@ -71,7 +71,8 @@ def print_findings(screen: Screen, findings: Sequence[dict[str, str]]) -> None:
         screen.line()
 
 
-def _trace_line(document: Document) -> str:
+def trace_line(document: Document) -> str:
+    """What was replayed."""
     trace = document["trace"]
     skipped = trace["num_skipped"]
     return join(
@@ -85,7 +86,8 @@ def _trace_line(document: Document) -> str:
     )
 
 
-def _config_line(config: Document) -> str:
+def config_line(config: Document) -> str:
+    """On what it was replayed: model, GPU, version, and the knobs that matter."""
     model = str(config["model"]).rsplit("/", 1)[-1]
     gpus = config.get("tensor_parallel_size", 1)
     where = config["gpu"] if gpus == 1 else f"{gpus} x {config['gpu']}"

@@ -1,7 +1,9 @@
 """Values of a knob, tried one after another: ``knob=0.8..0.96``, ``knob=16,32``."""
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from harness.errors import UsageError
 
@@ -11,22 +13,10 @@ NUM_POINTS = 9
 MOST_VALUES = 200
 """Rows that somebody reads."""
 
-WHOLE_KNOBS = (
-    "block_size",
-    "max_model_len",
-    "max_num_batched_tokens",
-    "max_num_seqs",
-    "pipeline_parallel_size",
-    "tensor_parallel_size",
-)
-SHARE_KNOBS = (
-    "gpu_memory_utilization",
-    "kv_cache_gib",
-    "kv_offloading_size",
-    "swap_space",
-)
+EXAMPLES = "gpu_memory_utilization=0.8..0.96 or block_size=16,32,64"
 
-_EXAMPLES = "gpu_memory_utilization=0.8..0.96 or block_size=16,32,64"
+Parse = Callable[[str], tuple[Any, ...]]
+"""From the text behind the ``=`` to the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +24,11 @@ class Variation:
     """A knob and the values that it takes in turn."""
 
     knob: str
-    values: tuple[int, ...] | tuple[float, ...]
+    values: tuple[Any, ...]
 
 
-def parse_variation(text: str) -> Variation:
-    """Read a variation.
+def parse_variation(text: str, knobs: Mapping[str, Parse]) -> Variation:
+    """Read a variation of one of the knobs.
 
     ``A..B`` goes up in eight equal steps where the knob is a share or a size in GiB, and
     by doubling where it is a whole number; ``A..B..C`` goes up by C.
@@ -49,18 +39,36 @@ def parse_variation(text: str) -> Variation:
     name, equals, values = (part.strip() for part in text.partition("="))
     knob = name.removeprefix("--").replace("-", "_")
     if not equals or not values:
-        raise UsageError(f"--vary cannot read {text!r}; write it as {_EXAMPLES}")
-    if knob in WHOLE_KNOBS:
-        return Variation(knob, _whole_values(values))
-    if knob in SHARE_KNOBS:
-        return Variation(knob, _share_values(values))
-    raise UsageError(
-        f"--vary cannot vary {name}; it can vary"
-        f" {', '.join((*SHARE_KNOBS, *WHOLE_KNOBS))}"
-    )
+        raise UsageError(f"--vary cannot read {text!r}; write it as {EXAMPLES}")
+    if knob not in knobs:
+        raise UsageError(f"--vary cannot vary {name}; it can vary {', '.join(knobs)}")
+    found = knobs[knob](values)
+    if len(set(found)) < len(found):
+        raise UsageError(f"--vary {text} names a value twice; keep one")
+    return Variation(knob, found)
 
 
-def _whole_values(text: str) -> tuple[int, ...]:
+def words(text: str) -> tuple[str, ...]:
+    """Words, each as it stands."""
+    found = tuple(part.strip() for part in text.split(","))
+    if "" in found:
+        raise UsageError(f"--vary has an empty value in {text!r}; leave the comma out")
+    return found
+
+
+_SWITCH = {"on": True, "off": False, "true": True, "false": False}
+
+
+def switches(text: str) -> tuple[bool, ...]:
+    """``on`` and ``off``."""
+    try:
+        return tuple(_SWITCH[word.lower()] for word in words(text))
+    except KeyError as error:
+        raise UsageError(f"--vary takes on or off here, and {error} is none") from error
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers: a list, or a range that doubles."""
     low, high, step = _range(text)
     if high is None:
         return tuple(_whole(part) for part in text.split(","))
@@ -74,7 +82,8 @@ def _whole_values(text: str) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _share_values(text: str) -> tuple[float, ...]:
+def numbers(text: str) -> tuple[float, ...]:
+    """Numbers: a list, or a range in equal steps."""
     low, high, step = _range(text)
     if high is None:
         return tuple(_number(part) for part in text.split(","))
@@ -96,9 +105,7 @@ def _range(text: str) -> tuple[str, str | None, str | None]:
     if len(parts) == 1:
         return text, None, None
     if len(parts) > 3 or "," in text:
-        raise UsageError(
-            f"--vary cannot read the range {text!r}; write it as {_EXAMPLES}"
-        )
+        raise UsageError(f"--vary cannot read the range {text!r}; write it as {EXAMPLES}")
     low, high = parts[0], parts[1]
     step = parts[2] if len(parts) == 3 else None
     if _number(low) > _number(high):
@@ -118,3 +125,70 @@ def _number(text: str) -> float:
     if not re.fullmatch(r"\s*\d{1,18}(\.\d{1,18})?\s*", text):
         raise UsageError(f"--vary needs numbers, and {text.strip()!r} is none")
     return float(text)
+
+
+def _all(parse: Parse, names: Sequence[str]) -> dict[str, Parse]:
+    return dict.fromkeys(names, parse)
+
+
+SIZE_KNOBS = _all(
+    numbers,
+    ["gpu_memory_utilization", "kv_cache_gib", "kv_offloading_size", "swap_space"],
+) | _all(
+    whole_numbers,
+    [
+        "block_size",
+        "max_model_len",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "pipeline_parallel_size",
+        "tensor_parallel_size",
+    ],
+)
+"""What decides how much fits: what ``capacity`` varies."""
+
+ENGINE_KNOBS = (
+    {n: p for n, p in SIZE_KNOBS.items() if n != "pipeline_parallel_size"}
+    | _all(numbers, ["watermark"])
+    | _all(
+        whole_numbers,
+        [
+            "num_gpu_blocks_override",
+            "num_cpu_blocks_override",
+            "long_prefill_token_threshold",
+        ],
+    )
+    | _all(
+        switches,
+        [
+            "enable_prefix_caching",
+            "enable_chunked_prefill",
+            "async_scheduling",
+            "enforce_eager",
+            "scheduler_reserve_full_isl",
+        ],
+    )
+    | _all(
+        words,
+        [
+            "model",
+            "gpu",
+            "dtype",
+            "quantization",
+            "kv_cache_dtype",
+            "vllm_version",
+            "policy",
+            "engine",
+            "scheduling_policy",
+            "preemption_mode",
+        ],
+    )
+)
+"""What a run's engine is set by."""
+
+LOAD_KNOBS = (
+    _all(words, ["request_rate", "speedup"])
+    | _all(whole_numbers, ["max_concurrency", "seed"])
+    | _all(numbers, ["burstiness"])
+)
+"""What a run's load is set by."""

@@ -92,21 +92,50 @@ class WorkloadFlags:
 
 def open_workload(trace: Path, source: SourceFlags, timing: WorkloadFlags) -> "Workload":
     """The requests of a trace that the flags select, at the times they ask for."""
-    from bench_cli.quantity import parse_rate, parse_speedup
+    changes = _Changes.asked_for_by(timing)  # what cannot be read shows before the trace
+    return changes.made_to(source.open(trace))
 
-    part = selected_part(timing)
-    rate = None if timing.request_rate is None else parse_rate(timing.request_rate)
-    speedup = None if timing.speedup is None else parse_speedup(timing.speedup)
-    workload = source.open(trace)
-    if part is not None:
-        _check_selects(part, timing.slice, len(workload))
-        workload = workload.select(part)
-    if rate is not None:
-        burstiness = 1.0 if timing.burstiness is None else timing.burstiness
-        return workload.retimed(
-            request_rate=rate, burstiness=burstiness, seed=timing.seed or 0
+
+def timed_as(workload: "Workload", timing: WorkloadFlags) -> "Workload":
+    """The requests that the flags select, at the times they ask for."""
+    return _Changes.asked_for_by(timing).made_to(workload)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changes:
+    """What flags make of a trace, read from their texts."""
+
+    timing: WorkloadFlags
+    part: slice | None
+    request_rate: float | None
+    speedup: float | None
+
+    @classmethod
+    def asked_for_by(cls, timing: WorkloadFlags) -> "_Changes":
+        from bench_cli.quantity import parse_rate, parse_speedup
+
+        rate, speedup = timing.request_rate, timing.speedup
+        return cls(
+            timing=timing,
+            part=selected_part(timing),
+            request_rate=None if rate is None else parse_rate(rate),
+            speedup=None if speedup is None else parse_speedup(speedup),
         )
-    return workload if speedup is None else workload.retimed(speedup=speedup)
+
+    def made_to(self, workload: "Workload") -> "Workload":
+        if self.part is not None:
+            _check_selects(self.part, self.timing.slice, len(workload))
+            workload = workload.select(self.part)
+        if self.request_rate is not None:
+            burstiness = self.timing.burstiness
+            return workload.retimed(
+                request_rate=self.request_rate,
+                burstiness=1.0 if burstiness is None else burstiness,
+                seed=self.timing.seed or 0,
+            )
+        if self.speedup is not None:
+            return workload.retimed(speedup=self.speedup)
+        return workload
 
 
 def _check_selects(part: slice, text: str | None, num_requests: int) -> None:
@@ -130,26 +159,3 @@ def selected_part(timing: WorkloadFlags) -> slice | None:
     start = part.start or 0
     limited = start + timing.limit
     return slice(start, limited if part.stop is None else min(part.stop, limited))
-
-
-def describe_trace(workload: "Workload") -> dict[str, Any]:
-    """What a summary says of the trace that was replayed."""
-    return {
-        "name": workload.name,
-        "format": workload.format,
-        "num_requests": len(workload),
-        "num_skipped": workload.num_skipped,
-        "duration_s": workload.duration_s,
-        "has_sharing": workload.has_sharing,
-        "is_generated": workload.is_generated,
-        "content_hash": workload.content_hash,
-        "notes": list(workload.notes),
-    }
-
-
-def run_name(trace_name: str) -> str:
-    """The trace's name without its folder, its endings and the word trace."""
-    stem = Path(trace_name).name
-    for ending in (".gz", ".zst", ".jsonl", ".json", ".csv", ".parquet"):
-        stem = stem.removesuffix(ending)
-    return stem.removesuffix("_trace") or stem

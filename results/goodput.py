@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from results.columns import Columns, FloatArray
+from results.columns import BoolArray, Columns, FloatArray
 from results.latency import RequestLatency, inter_token_gaps, request_latency
 from results.statistics import statistic_of
 
@@ -87,11 +87,15 @@ def count_good(requests: Columns, slo: Slo) -> int:
     Source: vLLM ``benchmarks/serve.py``: a limit that is met exactly is met, and an
     output of one token meets every TPOT limit.
     """
-    latency = request_latency(requests)
+    return int(is_good(request_latency(requests), slo).sum())
+
+
+def is_good(latency: RequestLatency, slo: Slo) -> BoolArray:
+    """Which finished requests are inside every limit, ``(num_finished,)``."""
     good = np.ones(len(latency.e2e_s), dtype=bool)
     for name, limit in slo.limits():
         good &= ~(getattr(latency, name) > limit)
-    return int(good.sum())
+    return good
 
 
 def judge_conditions(requests: Columns, steps: Columns, slo: Slo) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """A stored run, read back for analysis, whether it ended or not."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -112,6 +113,22 @@ def load_run(folder: Path) -> StoredRun:
             if not _has_changed(place, run):
                 return stored
         # It ended, or another one took its place, while it was read.
+
+
+@contextmanager
+def names_missing_key(folder: Path) -> Iterator[None]:
+    """Say of a key that is missing in what a run's figures need that it is the run's.
+
+    Raises:
+        RunFolderError: Instead of a KeyError.
+    """
+    try:
+        yield
+    except KeyError as error:
+        raise RunFolderError(
+            f"{folder}: run.json has no {error}: it is damaged, or another version of"
+            " blockbench wrote it; repeat the run, or show it with that version"
+        ) from error
 
 
 def _load(folder: Path, run: dict[str, Any], state: Ending) -> StoredRun:

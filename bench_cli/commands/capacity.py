@@ -44,11 +44,11 @@ def capacity(
     table: options.Table = TableStyle.RICH,
 ) -> None:
     """Say how many KV blocks fit, and where the memory goes."""
-    from bench_cli.variation import parse_variation
+    from bench_cli.variation import SIZE_KNOBS, parse_variation
     from harness.config.resolve import refuse_two_sources
     from harness.sizing import Sizer, refuse_beyond_host
 
-    variation = None if vary is None else parse_variation(vary)
+    variation = None if vary is None else parse_variation(vary, SIZE_KNOBS)
     knobs = sizing_knobs(flags)
     knobs["pipeline_parallel_size"] = pipeline_parallel_size
     knobs["performance_mode"] = performance_mode.value if performance_mode else None

@@ -8,25 +8,18 @@ import typer
 
 from bench_cli import options
 from bench_cli.engine_flags import EngineFlags
-from bench_cli.engine_options import Engine
 from bench_cli.exit_code import ExitCode
 from bench_cli.flags import takes_flags
 from bench_cli.interrupt import stopped_by_signals
 from bench_cli.run_report import ReportFlags, print_report
+from bench_cli.run_start import run_info, run_name
 from bench_cli.tables import TableStyle
-from bench_cli.workload import (
-    SourceFlags,
-    WorkloadFlags,
-    describe_trace,
-    open_workload,
-    run_name,
-)
+from bench_cli.workload import SourceFlags, WorkloadFlags, open_workload
 
 if TYPE_CHECKING:
     from harness.config import EngineConfig
     from harness.replay import RunResult
     from harness.workload import Workload
-    from results.goodput import Slo
     from results.run_info import RunInfo
     from results.store import RunStore
 
@@ -67,25 +60,6 @@ def run(
     code = exit_code_of_run(result)
     if code:
         raise typer.Exit(code)
-
-
-def run_info(
-    workload: "Workload",
-    config: "EngineConfig",
-    timing: WorkloadFlags,
-    slo: "Slo | None",
-) -> "RunInfo":
-    """What is known of a simulated run before it begins."""
-    from results.run_info import RunInfo
-
-    return RunInfo(
-        source="simulated",
-        engine=Engine.SIM.value,
-        policy=config.policy,
-        config=config.to_dict() | timing.to_dict(),
-        trace=describe_trace(workload),
-        slo=None if slo is None else slo.to_dict(),
-    )
 
 
 def replay_into(

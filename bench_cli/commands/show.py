@@ -52,22 +52,17 @@ def show_summary(
 ) -> None:
     """Summarize the rows, under another SLO if one is given, and print that."""
     from bench_cli.quantity import parse_slo
-    from results.errors import RunFolderError
+    from results.stored_run import names_missing_key
     from results.summary import summarize
 
     info = stored.info
     if slo is not None:
         info = replace(info, slo=parse_slo(slo).to_dict())
     steps = stored.step_columns
-    try:
+    with names_missing_key(stored.folder):
         document = summarize(info, stored.request_columns, steps)
         deliver(document, as_json=False, output=output)
         print_report(document, info, steps, report, said=standing(stored))
-    except KeyError as error:
-        raise RunFolderError(
-            f"{stored.folder}: run.json has no {error}: it is damaged, or another version"
-            " of blockbench wrote it; repeat the run, or show it with that version"
-        ) from error
 
 
 def standing(stored: "StoredRun") -> str:

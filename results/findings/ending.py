@@ -12,6 +12,15 @@ from results.naming import number_of
 from results.record import RequestStatus
 from results.run_info import Ending
 
+ENDS_OF_ENGINE = (
+    "vllm_would_die",
+    "no_progress",
+    "swap_space_short",
+    "recompute_several",
+    "recompute_first_sample",
+)
+"""Codes of findings that say that vLLM's engine would have ended there."""
+
 
 def find_ending(run: RunView) -> list[Finding]:
     """Why a run broke off, outputs that were cut, blocks that were lost."""

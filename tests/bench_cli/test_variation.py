@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench_cli.variation import Variation, parse_variation
+from bench_cli.variation import SIZE_KNOBS, Variation, parse_variation
 from harness.errors import UsageError
 
 
@@ -24,12 +24,12 @@ from harness.errors import UsageError
 )
 def test_values_are_read(text: str, knob: str, values: tuple[float, ...]) -> None:
     """Lists as they are, whole numbers by doubling, and steps where they are named."""
-    assert parse_variation(text) == Variation(knob, values)
+    assert parse_variation(text, SIZE_KNOBS) == Variation(knob, values)
 
 
 def test_a_range_of_shares_has_both_ends() -> None:
     """Nine values, evenly apart."""
-    values = parse_variation("gpu_memory_utilization=0.8..0.96").values
+    values = parse_variation("gpu_memory_utilization=0.8..0.96", SIZE_KNOBS).values
 
     assert values == (0.8, 0.82, 0.84, 0.86, 0.88, 0.9, 0.92, 0.94, 0.96)
 
@@ -54,4 +54,4 @@ def test_a_range_of_shares_has_both_ends() -> None:
 def test_what_cannot_be_read_is_refused(text: str, message: str) -> None:
     """The message says what can be varied, or how it is written."""
     with pytest.raises(UsageError, match=message):
-        parse_variation(text)
+        parse_variation(text, SIZE_KNOBS)

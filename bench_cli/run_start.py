@@ -1,0 +1,55 @@
+"""What is known of a run before it begins: its name, trace, configuration and limits."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench_cli.engine_options import Engine
+from bench_cli.workload import WorkloadFlags
+
+if TYPE_CHECKING:
+    from harness.config import EngineConfig
+    from harness.workload import Workload
+    from results.goodput import Slo
+    from results.run_info import RunInfo
+
+
+def run_info(
+    workload: "Workload",
+    config: "EngineConfig",
+    timing: WorkloadFlags,
+    slo: "Slo | None",
+) -> "RunInfo":
+    """What is known of a simulated run before it begins."""
+    from results.run_info import RunInfo
+
+    return RunInfo(
+        source="simulated",
+        engine=Engine.SIM.value,
+        policy=config.policy,
+        config=config.to_dict() | timing.to_dict(),
+        trace=describe_trace(workload),
+        slo=None if slo is None else slo.to_dict(),
+    )
+
+
+def describe_trace(workload: "Workload") -> dict[str, Any]:
+    """What a summary says of the trace that was replayed."""
+    return {
+        "name": workload.name,
+        "format": workload.format,
+        "num_requests": len(workload),
+        "num_skipped": workload.num_skipped,
+        "duration_s": workload.duration_s,
+        "has_sharing": workload.has_sharing,
+        "is_generated": workload.is_generated,
+        "content_hash": workload.content_hash,
+        "notes": list(workload.notes),
+    }
+
+
+def run_name(trace_name: str) -> str:
+    """The trace's name without its folder, its endings and the word trace."""
+    stem = Path(trace_name).name
+    for ending in (".gz", ".zst", ".jsonl", ".json", ".csv", ".parquet"):
+        stem = stem.removesuffix(ending)
+    return stem.removesuffix("_trace") or stem
