@@ -77,6 +77,11 @@ class Replays:
         found = [parse_variation(text, ENGINE_KNOBS | LOAD_KNOBS) for text in self.vary]
         if not found and not has_baseline:
             found = [CACHING]
+        if not has_baseline and all(len(variation.values) == 1 for variation in found):
+            raise UsageError(
+                f"--vary {' --vary '.join(self.vary)} makes one arm, which has nothing"
+                " beside it; give a second value, or a --baseline"
+            )
         names = [variation.knob for variation in found]
         for name in names:
             if names.count(name) > 1:
@@ -97,14 +102,17 @@ class Replays:
             )
         raise UsageError(f"--{flag} and --vary {name} both set it; leave one of them out")
 
-    def plan(self, variations: Sequence[Variation]) -> list[ArmPlan]:
+    def plan(
+        self, variations: Sequence[Variation], *, has_baseline: bool = False
+    ) -> list[ArmPlan]:
         """Every combination of the values, the last knob's changing fastest.
 
-        Arms that cannot start say why, unless that is the first, or all but it.
+        Arms that cannot start say why, unless that leaves nothing to compare: without a
+        stored baseline the first arm has to start, and another; with one, any.
 
         Raises:
             UsageError: There are too many.
-            HarnessError, ProfileError: The first arm, or none of the others, can start.
+            HarnessError, ProfileError: Why nothing could be compared.
         """
         knobs = [variation.knob for variation in variations]
         combinations = list(product(*(variation.values for variation in variations)))
@@ -124,7 +132,9 @@ class Replays:
                 name = name_of(varied)
                 errors[name] = error
                 planned.append(ArmPlan(name=name, timing=self.timing, error=str(error)))
-        if planned[0].name in errors or 0 < len(errors) == len(planned) - 1:
+        has_base = has_baseline or not planned[0].error
+        others = planned if has_baseline else planned[1:]
+        if errors and not (has_base and any(not plan.error for plan in others)):
             raise next(iter(errors.values()))
         return planned
 
@@ -133,6 +143,8 @@ class Replays:
 
         load = {name: value for name, value in varied.items() if name in LOAD_KNOBS}
         engine = {name: v for name, v in varied.items() if name not in LOAD_KNOBS}
+        if engine.get("kv_offloading_size") == 0:
+            engine["kv_offloading_size"] = None  # no tier, which is what 0 GiB means
         timing = replace(self.timing, **load)
         timing.refuse_contradictions()
         return ArmPlan(

@@ -8,7 +8,7 @@ from bench_cli.progress import progress_bars
 from bench_cli.workload import WorkloadFlags
 from harness.config import EngineConfig
 from harness.parallel import ReplayPool
-from harness.replay import replay
+from harness.replay import Findable, replay
 from harness.workload import Workload
 from results.columns import Columns
 from results.comparison.arm import ArmRun
@@ -26,6 +26,7 @@ class ArmTask:
         run_name: What its run is saved as.
         info: What is known of the run before it begins.
         workload: Its requests.
+        findable: What its policy could find of each prompt.
         config: Its engine.
         timing: Its load.
     """
@@ -34,6 +35,7 @@ class ArmTask:
     run_name: str
     info: RunInfo
     workload: Workload
+    findable: Findable
     config: EngineConfig
     timing: WorkloadFlags
 
@@ -52,6 +54,7 @@ def run_arm(
         result = replay(
             task.workload,
             task.config,
+            findable=task.findable,
             max_concurrency=task.timing.max_concurrency,
             on_progress=on_progress,
             journal=store.journal,

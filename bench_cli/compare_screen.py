@@ -11,9 +11,11 @@ from bench_cli.quantity import (
 )
 from bench_cli.run_screen import config_line, step_times_line, trace_line
 from bench_cli.tables import Row, TableStyle, render_table
+from results.comparison.interval import CONFIDENCE
 
 if TYPE_CHECKING:
     from bench_cli.console import Screen
+    from results.comparison.arm import Arm
     from results.comparison.chain import Chain, Split
     from results.comparison.comparison import ArmResult, Comparison
     from results.comparison.gate import Judgement
@@ -122,7 +124,11 @@ def _print_pair(screen: "Screen", comparison: "Comparison", result: "ArmResult")
     causes = [by_name[name] for name in SHOWN_CAUSES if name in by_name]
     shown += [cause for cause in causes if any(cause.values)]
     screen.table(
-        (*_heads(comparison.baseline.name, result.arm.name), "verdict", "difference"),
+        (
+            *_heads(comparison.baseline.name, result.arm.name),
+            "verdict",
+            f"difference ({CONFIDENCE:.0%} interval)",
+        ),
         [_pair_row(each) for each in shown if not _is_idle(each)],
     )
     reasons: dict[str, list[str]] = {}
@@ -229,16 +235,46 @@ def _print_rest(
         verdict = result.verdict.value
         words = f"{result.arm.name}: {verdict}; {result.reason}"
         screen.line(words, _STYLES.get(verdict, ""))
-        for cause in _causes(result):
+        for cause in [*_causes(result), *_findings(comparison.baseline, result.arm)]:
             screen.aside(cause)
     base = comparison.baseline
     if base.is_simulated:
         screen.aside(step_times_line(base.config.get("step_time_error")))
     for note in notes:
         screen.aside(note)
+    if saved := _saved(comparison):
+        screen.aside(saved)
     for judgement in judgements or ():
         sign, style = ("x", "bold red") if judgement.failed else ("-", "")
         screen.line(f"{sign} {describe_judgement(judgement)}", style)
+
+
+def _findings(base: "Arm", arm: "Arm") -> list[str]:
+    """Codes of what is found in one of the two only; ``show`` explains them."""
+    if not arm.runs:
+        return []
+    first, second = (
+        dict.fromkeys(finding["code"] for finding in each.run.summary["findings"])
+        for each in (base, arm)
+    )
+    parts = {
+        "gone": [code for code in first if code not in second],
+        "new": [code for code in second if code not in first],
+    }
+    named = [f"{what}: {', '.join(codes)}" for what, codes in parts.items() if codes]
+    return [f"findings {'; '.join(named)}"] if named else []
+
+
+def _saved(comparison: "Comparison") -> str:
+    """Where the arms lie that were replayed now."""
+    arms = [comparison.baseline, *(result.arm for result in comparison.arms)]
+    names = [arm.run.folder for arm in arms if arm.runs and not arm.run.created_at]
+    if not names:
+        return ""
+    shown = f"saved {names[0]}"
+    if len(names) > 1:
+        shown += f" and {len(names) - 1} more"
+    return f"{shown}; blockbench list, show NAME"
 
 
 def _causes(result: "ArmResult") -> list[str]:

@@ -76,10 +76,17 @@ def _limit(match: re.Match[str], metric: "Metric") -> float:
     if (unit == "%" and (has_sign or is_share)) or (unit == "pp" and is_share):
         return number / 100
     if metric.unit == "s" and unit not in ("", "%", "pp"):
-        return parse_duration(match["limit"])
+        return _duration(match)
     if unit == "" and metric.unit != "s":
         return number
     raise UsageError(f"--fail-if cannot judge {match[0].strip()!r}: {_kind(metric)}")
+
+
+def _duration(match: re.Match[str]) -> float:
+    try:
+        return parse_duration(match["limit"])
+    except UsageError as error:
+        raise UsageError(f"--fail-if {match[0].strip()}: {error}") from error
 
 
 def _kind(metric: "Metric") -> str:

@@ -1,6 +1,8 @@
 """Where a command's JSON document goes."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +28,43 @@ def deliver(document: dict[str, Any], *, as_json: bool, output: Path | None) -> 
         typer.echo(text)
 
 
+def check_document(path: Path, *, kind: str) -> None:
+    """Refuse a file that ``deliver`` would not write, before what takes long.
+
+    Raises:
+        UsageError: It holds something else, or there is no folder for it.
+    """
+    with _refused_in_words(path):
+        _refuse_other(path, kind)
+        path.parent.stat()
+
+
 def _write(path: Path, text: str, *, kind: str) -> None:
+    with _refused_in_words(path):
+        _refuse_other(path, kind)
+        write_whole(path, text.encode())
+
+
+@contextmanager
+def _refused_in_words(path: Path) -> Iterator[None]:
     from harness.errors import UsageError
 
     try:
-        if path.is_file() and not _holds(path, kind):
-            raise UsageError(
-                f"{path} is there and holds no {kind} document of blockbench, so it stays"
-                " as it is; choose another file with -o"
-            )
-        write_whole(path, text.encode())
+        yield
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be written: {error.strerror}; choose another file with -o"
         ) from error
+
+
+def _refuse_other(path: Path, kind: str) -> None:
+    from harness.errors import UsageError
+
+    if path.is_file() and not _holds(path, kind):
+        raise UsageError(
+            f"{path} is there and holds no {kind} document of blockbench, so it stays"
+            " as it is; choose another file with -o"
+        )
 
 
 def _holds(path: Path, kind: str) -> bool:

@@ -11,6 +11,7 @@ from bench_cli.run_start import run_info, run_name
 from bench_cli.stored_arm import arms_of, load_stored, refuse_incomparable
 from harness.errors import UsageError
 from harness.parallel import ReplayPool
+from harness.replay import Findable, findable_of
 from results.comparison.arm import Arm, ArmRun
 from results.comparison.comparable import Hindrance, drift_note, version_note
 from results.goodput import Slo
@@ -75,26 +76,31 @@ def replayed_sides(
     Raises:
         UsageError: Flags contradict each other, or the baseline is of another trace.
         RunFolderError: The baseline is not there or cannot be read.
-        KeyboardInterrupt: They were stopped before two were complete.
+        KeyboardInterrupt: They were stopped before the baseline and another were
+            complete.
     """
     variations = replays.variations(has_baseline=bool(baseline))
     stored = load_stored(baseline)
     limits, notes = _limits(slo, [run.info.slo for run in stored])
-    plans = replays.plan(variations)
+    known = [_one_arm(arms_of(stored, limits))] if stored else []
+    plans = replays.plan(variations, has_baseline=bool(stored))
     arms, was_stopped = _replayed(plans, limits, pool)
     notes += [*_equals(plans), *_other_pools(plans)]
+    base, *others = [*known, *arms]
     if was_stopped:
         notes += _stopped(arms)
-        arms = [arm for arm in arms if arm.error or (arm.runs and not arm.trouble)]
-    if stored:
-        arms.insert(0, _one_arm(arms_of(stored, limits)))
-    if was_stopped and len(arms) < 2:
-        for note in notes:
-            typer.echo(note, err=True)
-        raise KeyboardInterrupt
-    base, *others = arms
+        others = [arm for arm in others if arm.error or _is_whole(arm)]
+        if not ((known or _is_whole(base)) and any(map(_is_whole, others))):
+            for note in notes:
+                typer.echo(note, err=True)
+            raise KeyboardInterrupt
     doubts = _doubts(base, others, allowed) if stored else []
     return Sides(base=base, arms=others, notes=[*notes, *doubts], was_stopped=was_stopped)
+
+
+def _is_whole(arm: Arm) -> bool:
+    """Whether it has run, and nobody stopped it."""
+    return any(run.info.outcome.ending is not Ending.INTERRUPTED for run in arm.runs)
 
 
 def _one_arm(arms: Sequence[Arm]) -> Arm:
@@ -132,13 +138,20 @@ def _replayed(
     plans: Sequence[ArmPlan], slo: Slo | None, pool: ReplayPool
 ) -> tuple[list[Arm], bool]:
     """An arm for each plan; without a run where it could not start, or never began."""
-    tasks = {plan.name: _task(plan, slo) for plan in plans if not plan.error}
+    findable: dict[str, Findable] = {}  # the same for all loads, and found out while
+    tasks = {}  # the processes load their modules
+    for plan in plans:
+        if plan.config is not None and plan.workload is not None:
+            policy = plan.config.policy
+            if policy not in findable:
+                findable[policy] = findable_of(plan.workload, policy)
+            tasks[plan.name] = _task(plan, slo, findable[policy])
     runs, was_stopped = run_arms(list(tasks.values()), pool)
     by_name = dict(zip(tasks, runs, strict=True))
     return [_arm(plan, by_name.get(plan.name)) for plan in plans], was_stopped
 
 
-def _task(plan: ArmPlan, slo: Slo | None) -> ArmTask:
+def _task(plan: ArmPlan, slo: Slo | None, findable: Findable) -> ArmTask:
     assert plan.config is not None, "an arm that cannot start has no task"
     assert plan.workload is not None, "an arm that cannot start has no task"
     return ArmTask(
@@ -146,6 +159,7 @@ def _task(plan: ArmPlan, slo: Slo | None) -> ArmTask:
         run_name=f"{run_name(plan.workload.name)}-{plan.name}",
         info=run_info(plan.workload, plan.config, plan.timing, slo),
         workload=plan.workload,
+        findable=findable,
         config=plan.config,
         timing=plan.timing,
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench_cli.quantity import parse_rate, parse_speedup
 from harness.errors import UsageError
 
 NUM_POINTS = 9
@@ -56,6 +57,18 @@ def words(text: str) -> tuple[str, ...]:
     return found
 
 
+def _texts_of(read: Callable[[str], float]) -> Parse:
+    """A parser of quantities, each kept as it stands: ``4`` and ``4/s`` are one."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        found = words(text)
+        if len({read(word) for word in found}) < len(found):
+            raise UsageError(f"--vary has a value twice in {text!r}; keep one")
+        return found
+
+    return parse
+
+
 _SWITCH = {"on": True, "off": False, "true": True, "false": False}
 
 
@@ -80,6 +93,14 @@ def whole_numbers(text: str) -> tuple[int, ...]:
     while 2 * values[-1] <= end:
         values.append(2 * values[-1])
     return tuple(values)
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Whole numbers from 1."""
+    found = whole_numbers(text)
+    if 0 in found:
+        raise UsageError("--vary needs whole numbers from 1 here, and 0 is none")
+    return found
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -187,8 +208,9 @@ ENGINE_KNOBS = (
 """What a run's engine is set by."""
 
 LOAD_KNOBS = (
-    _all(words, ["request_rate", "speedup"])
-    | _all(whole_numbers, ["max_concurrency", "seed"])
+    {"request_rate": _texts_of(parse_rate), "speedup": _texts_of(parse_speedup)}
+    | _all(counts, ["max_concurrency"])
+    | _all(whole_numbers, ["seed"])
     | _all(numbers, ["burstiness"])
 )
 """What a run's load is set by."""

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,7 @@ class Recorder:
             trace does not say.
         entry_ns: From a request's arrival until the scheduler has it.
         is_journaled: Somebody takes the changes, now and then.
+        on_left: Called with the record of each request that leaves.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Recorder:
         shared_tokens: tuple[IntArray, IntArray] | None = None,
         entry_ns: int = 0,
         is_journaled: bool = True,
+        on_left: Callable[[RequestRecord], None] | None = None,
     ) -> None:
         self.steps: Rows[StepRecord] = Rows(StepRecord)
         self.num_done = 0
@@ -88,6 +90,7 @@ class Recorder:
         self._under_way: dict[int, RequestRecord] = {}
         self._left: Rows[RequestRecord] = Rows(RequestRecord)
         self._is_journaled = is_journaled
+        self._on_left = on_left
         self._changed: dict[int, RequestRecord] = {}
         self._num_taken_steps = 0
 
@@ -266,6 +269,8 @@ class Recorder:
         record.status = status
         record.reason = reason
         self._left.append(record)
+        if self._on_left is not None:
+            self._on_left(record)
         self._note_change(record)
         for sample in range(request.n):
             self._last_step.pop((request.request_id, sample), None)

@@ -15,6 +15,7 @@ from harness.engine import Engine
 from harness.executors.executor import Executor
 from harness.executors.simulated import SimulatedExecutor
 from harness.recorder import Recorder
+from harness.run_columns import IntArray
 from harness.schedulers.batch import Scheduler
 from harness.schedulers.build import build_scheduler_v0, build_scheduler_v1
 from harness.timing import build_step_time
@@ -26,6 +27,11 @@ from results.rows import Rows
 from results.run_info import Ending, Outcome
 
 OnProgress = Callable[[int, int], None]
+
+Findable = tuple[IntArray, IntArray] | None
+"""Tokens of each prompt that a cache without limit could find: with outputs of earlier
+requests where the policy finds those, and of prompts alone; None where the trace does not
+say which begin alike."""
 
 JOURNAL_PERIOD_S = 0.5
 """Wall time between two entries in the journal; what is lost when a run is killed."""
@@ -53,9 +59,11 @@ def replay(
     config: EngineConfig,
     *,
     step_time: RooflineStepTime | None = None,
+    findable: Findable = None,
     max_concurrency: int | None = None,
     check: bool = False,
     on_progress: OnProgress | None = None,
+    on_left: Callable[[RequestRecord], None] | None = None,
     journal: Journal | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> RunResult:
@@ -66,9 +74,12 @@ def replay(
         config: Engine, resolved.
         step_time: Durations of steps and copies, and what a request takes to the
             scheduler; those of the configuration by default.
+        findable: What :func:`findable_tokens` says of the workload for this policy, where
+            somebody knows it already; found out by default.
         max_concurrency: Closed loop with so many requests outstanding.
         check: Check the block bookkeeping after every turn (slow).
         on_progress: Called with requests done and requests in all.
+        on_left: Called with the record of each request that leaves, however it does.
         journal: Gets the rows recorded so far every ``JOURNAL_PERIOD_S``, and the last of
             them when the loop ends, whatever ended it.
         is_stopped: Asked after each turn; the run ends early once it says so.
@@ -77,14 +88,17 @@ def replay(
     workload = with_long_runs(workload)
     if step_time is None:
         step_time = build_step_time(config)
+    if findable is None:
+        findable = findable_of(workload, config.policy)
     entry_ns = step_time.overhead.request_ns
     scheduler = build_scheduler(config)
     recorder = Recorder(
         scheduler,
         block_size=config.block_size,
-        shared_tokens=findable_tokens(workload, with_outputs=config.policy == "v1"),
+        shared_tokens=findable,
         entry_ns=entry_ns,
         is_journaled=journal is not None,
+        on_left=on_left,
     )
     if config.policy == "v1" and not config.num_cpu_blocks:
         workload = without_names(workload)  # the tier may have what is over on the GPU
@@ -120,6 +134,11 @@ def replay(
         outcome=outcome,
         wall_s=time.perf_counter() - started,
     )
+
+
+def findable_of(workload: Workload, policy: str) -> Findable:
+    """What a policy could find of each prompt, at whatever times they come."""
+    return findable_tokens(workload, with_outputs=policy == "v1")
 
 
 @contextmanager

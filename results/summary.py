@@ -110,6 +110,7 @@ def _counts(info: RunInfo, requests: Columns, steps: Columns) -> Document:
         **_swaps(info, steps),
         "evictions": steps.total("num_evictions") if info.is_caching else None,
         **_offload(info, steps),
+        "prefill_tokens": steps.total("num_prefill_tokens"),
         "steps": steps.total("num_steps"),
     }
 

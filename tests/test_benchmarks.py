@@ -68,6 +68,18 @@ def test_condense_ops_prints_the_bundled_kernels(data_dir: Path) -> None:
     )
 
 
+def test_compare_speed_prints_a_ratio() -> None:
+    """Both arms and their comparison are timed in one run; what it is, is no test."""
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "compare_speed.py", EXAMPLE, "--repeat", "1"],
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.stdout.startswith("arms "), done.stderr
+    assert "(limit 1.3x)" in done.stdout
+
+
 def test_load_trace_prints_time_and_memory() -> None:
     """The bundled trace is loaded, and what that took is said."""
     done = subprocess.run(

@@ -19,8 +19,9 @@ from bench_cli.workload import SourceFlags, WorkloadFlags
 
 if TYPE_CHECKING:
     from bench_cli.sides import Sides
-    from results.comparison.comparison import Comparison
+    from results.comparison.comparison import ArmResult, Comparison
     from results.comparison.gate import Condition, Judgement
+    from results.comparison.verdict import MetricResult
     from results.goodput import Slo
 
 
@@ -43,6 +44,7 @@ def compare(
 ) -> None:
     """Replay TRACE with prefix caching off and on, or with each value of --vary."""
     from bench_cli.condition import parse_conditions
+    from bench_cli.document import check_document
     from bench_cli.quantity import parse_slo
 
     started = time.perf_counter()
@@ -50,8 +52,11 @@ def compare(
     conditions = parse_conditions(fail_if or ())
     limits = None if slo is None else parse_slo(slo)
     timing.refuse_contradictions()
+    if output is not None:
+        check_document(output, kind="compare")
     trace = trace_of(compared)
     if trace is None:
+        check_is_run(compared)
         refuse_settings(flags, source, timing, vary, jobs)
         sides = stored(compared, baseline or (), limits, allow or ())
     else:
@@ -134,6 +139,23 @@ def trace_of(compared: Sequence[str]) -> Path | None:
     return Path(files[0])
 
 
+def check_is_run(compared: Sequence[str]) -> None:
+    """Accept one name that is no file if it is a run's; it may be a mistyped trace.
+
+    Raises:
+        RunFolderError: It is neither.
+    """
+    from results.errors import RunFolderError
+    from results.runs import find_run
+
+    if len(compared) > 1:
+        return
+    try:
+        find_run(compared[0])
+    except RunFolderError as error:
+        raise RunFolderError(f"there is no file {compared[0]!r}, and {error}") from error
+
+
 def refuse_settings(
     flags: EngineFlags,
     source: SourceFlags,
@@ -164,13 +186,40 @@ def judge(
 
     if not conditions:
         return None
-    judgements = []
-    for result in comparison.arms:
-        by_name = {each.metric.name: each for each in result.metrics}
-        for condition in conditions:
-            found = by_name.get(condition.metric.name)
-            judgements.append(judge_condition(condition, result.arm.name, found))
-    return judgements
+    return [
+        judge_condition(condition, result.arm.name, judged_by(condition, result))
+        for result in comparison.arms
+        for condition in conditions
+    ]
+
+
+def judged_by(condition: "Condition", result: "ArmResult") -> "MetricResult | None":
+    """What the condition looks at in an arm; None where that could not start.
+
+    An arm that does not last has no figures but how many requests it finished: those
+    that it did are the lucky ones.
+    """
+    from results.comparison.verdict import MetricResult, Verdict
+
+    if not result.arm.runs:
+        return None
+    metric = condition.metric
+    found = {each.metric.name: each for each in result.metrics}.get(metric.name)
+    reason = "neither has it"
+    if metric.name == "goodput_fraction":
+        reason += "; --slo sets the limits that it is counted under"
+    is_partial = result.arm.trouble or result.arm.is_cut_short
+    if is_partial and metric.outcome != "finished":
+        found, reason = None, f"{result.arm.name} does not last"
+    return found or MetricResult(
+        metric=metric,
+        values=(None, None),
+        difference=None,
+        interval=None,
+        evidence=None,
+        verdict=Verdict.NOT_TESTED,
+        reason=reason,
+    )
 
 
 def slips(conditions: "Sequence[Condition]") -> list[str]:
@@ -191,6 +240,10 @@ def exit_code(sides: "Sides", judgements: "Sequence[Judgement] | None") -> ExitC
     arms = [sides.base, *sides.arms]
     counts = [run.summary["counts"]["finished"] for arm in arms for run in arm.runs]
     if not any(counts):
-        typer.echo("error: no request could finish in any arm", err=True)
+        typer.echo(
+            "error: no request could finish in any arm; take a larger KV cache or shorter"
+            " requests",
+            err=True,
+        )
         return ExitCode.IMPOSSIBLE
     return ExitCode.FINE

@@ -9,14 +9,14 @@ from results.comparison.metric import Metric
 from results.comparison.samples import RequestSamples
 from results.findings.ending import ENDS_OF_ENGINE
 from results.goodput import Slo
-from results.run_info import RunInfo
+from results.run_info import Ending, RunInfo
 from results.summary import summarize
 
 LOAD = ("request_rate", "burstiness", "seed", "max_concurrency", "speedup")
 """Knobs of who sends, which decide how much there is to serve."""
 
-SELECTION = ("limit", "slice")
-"""Knobs of which requests of a trace are sent."""
+CUT_SHORT = (Ending.INTERRUPTED, Ending.KILLED, Ending.RUNNING)
+"""Endings that are nobody's verdict on an engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,7 +62,12 @@ class ArmRun:
         for finding in self.summary["findings"]:
             if finding["code"] in ENDS_OF_ENGINE:
                 return str(finding["message"])
-        return "" if self.info.complete else f"it was {self.info.outcome.ending}"
+        return ""
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether it has requests to come to yet, or never came to them."""
+        return self.info.outcome.ending in CUT_SHORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,6 +101,11 @@ class Arm:
     def trouble(self) -> str:
         """Why an engine would not have lasted; empty where it would."""
         return next((run.trouble for run in self.runs if run.trouble), "")
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether one of the runs is."""
+        return any(run.is_cut_short for run in self.runs)
 
     @property
     def keeps_up(self) -> bool:
@@ -155,7 +165,7 @@ def has_same_requests(first: Arm, second: Arm) -> bool:
         (trace.get("content_hash"), trace["num_requests"], trace["num_skipped"])
         for trace in traces
     }
-    return len(known) == 1 and not _differ(first, second, SELECTION)
+    return len(known) == 1 and not _differ(first, second, ("slice",))
 
 
 def _differ(first: Arm, second: Arm, names: Sequence[str]) -> bool:

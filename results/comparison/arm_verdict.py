@@ -2,8 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
-from results.comparison.arm import Arm
-from results.comparison.verdict import MetricResult, Verdict, describe_change
+from results.comparison.arm import Arm, differing_knobs
+from results.comparison.verdict import (
+    LEAST_CHANGE,
+    MetricResult,
+    Verdict,
+    describe_change,
+)
 
 HEADLINES = (
     "finished",
@@ -23,15 +28,20 @@ HEADLINES = (
 
 MOST_NAMED = 2
 
+DEFAULTS_OF_CACHING = ("enable_chunked_prefill", "max_num_batched_tokens")
+"""Knobs whose default hung on prefix caching. Source: vLLM 0.6.3 ``arg_utils.py``."""
+
 
 def verdict_of_arm(
     base: Arm, arm: Arm, results: Sequence[MetricResult]
 ) -> tuple[Verdict, str]:
     """The verdict on an arm that has run, and the reason as a sentence.
 
-    Outcomes decide. Statistics of one latency count once, and what is lost by requests
-    that never finished outweighs any latency.
+    Outcomes decide. Statistics of one latency count once, and an arm that loses requests
+    is never better.
     """
+    if cut := [side.name for side in (base, arm) if side.is_cut_short]:
+        return Verdict.NOT_TESTED, f"{' and '.join(cut)} did not come to its end"
     if base.trouble or arm.trouble:
         return _of_trouble(base, arm)
     if blind := _blind_to_hits(base, arm):
@@ -86,7 +96,7 @@ def _one(verdicts: Iterable[Verdict]) -> Verdict:
 def _causes(base: Arm, arm: Arm, results: Sequence[MetricResult]) -> list[str]:
     """What changed underneath: hits, prefill tokens, preemptions, swaps."""
     by_name = {result.metric.name: result for result in results}
-    found = [_hits(base, arm, by_name), _copies(by_name)]
+    found = [_hits(base, arm, by_name), _followers(base, arm), _copies(by_name)]
     preempted = by_name.get("preemptions")
     if preempted is not None and preempted.is_judged:
         found.append(f"preemptions {_from_to(preempted)}")
@@ -94,17 +104,18 @@ def _causes(base: Arm, arm: Arm, results: Sequence[MetricResult]) -> list[str]:
 
 
 def _hits(base: Arm, arm: Arm, by_name: dict[str, MetricResult]) -> str:
-    hits, prefill = by_name.get("hit_tokens"), by_name["prefill_tokens"]
+    hits = by_name.get("hit_tokens")
     if hits is None or hits.difference is None:
         return ""
     had, has = (value or 0.0 for value in hits.values)
     if not (had or has):
         return _no_hits(base, arm, by_name)
-    if prefill.is_judged and prefill.relative is not None:
-        share = abs(prefill.relative)
-        does = "save" if prefill.relative < 0 else "that are lost add"
-        return f"hits {does} {_percent(share)} of prefill tokens"
-    return "hits are as before" if hits.verdict is Verdict.SAME else ""
+    share = hits.difference / (by_name["prefill_tokens"].values[0] or 1.0)
+    if abs(share) < LEAST_CHANGE:
+        return "hits are as before"
+    if share < 0:
+        return f"hits that are lost add {_percent(-share)} to prefill tokens"
+    return f"{'more hits' if had else 'hits'} save {_percent(share)} of prefill tokens"
 
 
 def _no_hits(base: Arm, arm: Arm, by_name: dict[str, MetricResult]) -> str:
@@ -115,6 +126,14 @@ def _no_hits(base: Arm, arm: Arm, by_name: dict[str, MetricResult]) -> str:
     what = f", and evicts {num_evicted:,.0f} blocks" if num_evicted else ""
     does = "prefix caching saves nothing" if not base.run.info.is_caching else "no hits"
     return f"{does}{what}"
+
+
+def _followers(base: Arm, arm: Arm) -> str:
+    """What vLLM's defaults switch when prefix caching is; else empty."""
+    if base.run.info.is_caching == arm.run.info.is_caching:
+        return ""
+    others = [n for n in differing_knobs(base, arm) if n in DEFAULTS_OF_CACHING]
+    return f"vLLM changes {' and '.join(others)} with it" if others else ""
 
 
 def _copies(by_name: dict[str, MetricResult]) -> str:

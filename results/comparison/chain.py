@@ -98,7 +98,7 @@ def split_of_e2e(base: Arm, other: Arm) -> Split | None:
     """
     if not (base.is_simulated and other.is_simulated and has_same_requests(base, other)):
         return None
-    if base.trouble or other.trouble:
+    if any(side.trouble or side.is_cut_short for side in (base, other)):
         return None
     sides = [arm.run.samples.values for arm in (base, other)]
     both = np.isfinite(sides[0]["e2e"]) & np.isfinite(sides[1]["e2e"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 from results.comparison.arm import Arm, has_same_requests
@@ -43,7 +44,7 @@ def hindrances(base: Arm, arm: Arm) -> list[Refusal]:
             found.append(Refusal(hindrance=hindrance, message=message))
     for each in (base, arm):
         for run in each.runs:
-            if not run.info.complete:
+            if run.is_cut_short:
                 message = f"{each.name} was {run.info.outcome.ending}"
                 found.append(Refusal(hindrance=Hindrance.UNFINISHED, message=message))
     return found
@@ -70,10 +71,13 @@ def _of_knob(base: Arm, arm: Arm, name: str) -> str:
 
 def drift_note(base: Arm, arm: Arm) -> str:
     """That measured repeats did not alternate, where they did not; else empty."""
-    sides = [[run.created_at for run in each.runs] for each in (base, arm)]
-    if any(len(side) < 2 or not all(side) for side in sides):
+    written = [[run.created_at for run in each.runs] for each in (base, arm)]
+    if any(len(side) < 2 or not all(side) for side in written):
         return ""
-    if max(sides[0]) < min(sides[1]) or max(sides[1]) < min(sides[0]):
+    first, second = (
+        [datetime.fromisoformat(at).astimezone() for at in side] for side in written
+    )
+    if max(first) < min(second) or max(second) < min(first):
         return (
             f"all runs of {base.name} and of {arm.name} were made one after the other:"
             " what drifted meanwhile counts as difference; alternate them"

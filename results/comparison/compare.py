@@ -94,8 +94,10 @@ class Comparer:
         sides = self.baseline, arm
         if not has_same_requests(*sides):
             return "other requests"
+        if cut := [side.name for side in sides if side.is_cut_short]:
+            return f"{' and '.join(cut)} did not come to its end"
         if metric.name != "finished" and (lost := [s.name for s in sides if s.trouble]):
-            return f"{' and '.join(lost)} does not last"
+            return f"{' and '.join(lost)} {'do' if len(lost) > 1 else 'does'} not last"
         if any(not side.is_simulated and len(side.runs) == 1 for side in sides):
             return "one measured run does not tell what others would show"
         if metric.unit == "blocks" and has_other_blocks(*sides):

@@ -149,7 +149,7 @@ METRICS: tuple[Metric, ...] = (
     _part("prefix_cache", "hit_tokens", "hit tokens", "tokens", **_HITS),
     _part("prefix_cache", "hit_rate", "hit rate", "share", **_HITS),
     _part("prefix_cache", "offload_hit_tokens", "hits from host", "tokens", **_HITS),
-    _sum("prefill_tokens", "prefill tokens"),
+    _part("counts", "prefill_tokens", "prefill tokens", "tokens"),
     _part("kv_cache", "peak_usage", "KV cache peak", "share"),
     _part("kv_cache", "mean_usage", "KV cache mean", "share"),
     _part("kv_cache", "fragmentation", "fragmentation", "share"),

@@ -20,7 +20,6 @@ class RequestSamples:
     Attributes:
         values: By name, ``(num_requests,)`` each. ``ttft``, ``tpot``, ``e2e`` and
             ``queue`` are seconds, NaN where a request did not finish or has none.
-            ``prefill_tokens`` (computed, again after a preemption included),
             ``recomputed_tokens``, ``preemptions`` and ``finished`` (0 or 1) are counts.
             ``good`` is 1 where the request met its SLO, and there only if one was set.
         num_requests: Requests of the trace.
@@ -47,26 +46,17 @@ class RequestSamples:
         for name in LATENCIES:
             seconds = getattr(latency, f"{name}_s")
             values[name] = _placed(seconds, place[done], num_requests, np.nan)
-        counts = _counts(requests)
-        counts["finished"] = done.astype(np.float64)
+        counts = {
+            "recomputed_tokens": requests["num_recomputed_tokens"],
+            "preemptions": requests["num_preemptions"],
+            "finished": done.astype(np.float64),
+        }
         if slo is not None:
             counts["good"] = np.zeros(len(requests))
             counts["good"][done] = is_good(latency, slo)
         for name, each in counts.items():
             values[name] = _placed(each, place, num_requests, 0.0)
         return cls(values=values, num_requests=num_requests)
-
-
-def _counts(requests: Columns) -> dict[str, FloatArray]:
-    """Tokens that were computed for prompts, and preemptions, ``(num_rows,)`` each."""
-    was_admitted = ~np.isnan(requests["first_scheduled_ns"])
-    wanted = requests["num_prompt_tokens"] - requests["num_cached_tokens"]
-    recomputed = requests["num_recomputed_tokens"]
-    return {
-        "prefill_tokens": np.where(was_admitted, wanted, 0.0) + recomputed,
-        "recomputed_tokens": recomputed,
-        "preemptions": requests["num_preemptions"],
-    }
 
 
 def _placed(

@@ -99,6 +99,8 @@ def judge(
     if difference == 0 and (interval is None or interval == (0.0, 0.0)):
         return Verdict.SAME, "the same in both"
     if interval is not None and interval[0] <= 0 <= interval[1]:
+        if relative_to(base, difference) is None:
+            return Verdict.SAME, f"{change}, which may be chance"
         least = describe_change(metric, base, (interval[1] - interval[0]) / 2)
         return Verdict.SAME, f"{change}; below {least.lstrip('+')} is chance here"
     if is_small(metric, base, difference, is_bare=interval is None):

@@ -46,6 +46,7 @@ KEYS: dict[str, set[str]] = {
         "offload_store_bytes",
         "offload_load_bytes",
         "offload_evictions",
+        "prefill_tokens",
         "steps",
     },
     "prefix_cache": {
