@@ -17,6 +17,8 @@ LAST_KNOWN = VllmVersion(0, 33)
 """Options and defaults of later versions are not known."""
 
 OPTION_SINCE = {
+    "long_prefill_token_threshold": VllmVersion(0, 8, 3),
+    "scheduling_policy": VllmVersion(0, 9, 2),
     "async_scheduling": VllmVersion(0, 10),
     "kv_cache_memory_bytes": VllmVersion(0, 10, 2),
     "kv_offloading_size": VllmVersion(0, 11, 1),
@@ -28,7 +30,21 @@ OPTION_SINCE = {
 """Options that v1 has not always had.
 
 Source: tests/data/published/vllm_knobs.csv; async scheduling: release notes of 0.10.0;
-performance mode: release notes of 0.17.0 (vllm pull 34936).
+performance mode: release notes of 0.17.0 (vllm pull 34936). The threshold and the policy
+``priority`` were options before, but vLLM then ran v0 where one was set: ``arg_utils.py``
+of 0.8.0 to 0.8.3 and of 0.8.0 to 0.9.2.
+"""
+
+CHUNKING_OPTIONAL_SINCE = VllmVersion(0, 11, 1)
+"""Before, v1 chunks prefills whatever it is told.
+
+Source: ``arg_utils.py`` of 0.8.0 to 0.11.1; vllm issues 18547 and 20914.
+"""
+
+OFFLOADING_BACKEND_ASSUMED_SINCE = VllmVersion(0, 14)
+"""Before, ``--kv-offloading-size`` does nothing without ``--kv-offloading-backend``.
+
+Source: ``config/cache.py`` and ``config/vllm.py`` of 0.11.1, 0.12.0, 0.13.0 and 0.14.0.
 """
 
 PERFORMANCE_MODES = ("balanced", "interactivity", "throughput")
@@ -98,11 +114,15 @@ def is_newer_than_known(version: str) -> bool:
 def offered_block_sizes(version: str) -> tuple[int, ...] | None:
     """Choices of ``--block-size``; None where the attention backend decides.
 
-    Source: tests/data/published/vllm_knobs.csv.
+    Source: tests/data/published/vllm_knobs.csv; ``arg_utils.py`` of 0.4.3 to 0.8.5.
     """
     release = parse_version(version)
     if release >= VllmVersion(0, 18):
         return None
+    if release < VllmVersion(0, 6, 6):
+        return 8, 16, 32
+    if release < VllmVersion(0, 8, 5):
+        return 8, 16, 32, 64, 128
     sizes = (1, 8, 16, 32, 64, 128)
     return sizes if release < VllmVersion(0, 11, 1) else (*sizes, 256)
 

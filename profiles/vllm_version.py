@@ -52,6 +52,16 @@ KV_CACHE_DTYPE_SINCE = {
 }
 """First version with each; of ``float16`` only that it came after 0.11.1."""
 
+V0_OPTION_SINCE = {
+    "preemption_mode": VllmVersion(0, 5, 1),
+    "scheduling_policy": VllmVersion(0, 6, 3),
+    "kv_cache_memory_bytes": VllmVersion(0, 10, 2),
+}
+"""Options that v0 has not always had.
+
+Source: tests/data/published/vllm_serve_options.csv.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class V0Defaults:
@@ -76,12 +86,14 @@ class V0Defaults:
 def parse_version(version: str) -> VllmVersion:
     """Read a release such as ``0.6.3``, ``v0.6.3.post1`` or ``0.17.1rc1.dev88``.
 
+    A fourth number, as in 0.10.1.1, is passed over.
+
     Raises:
         ProfileError: The text is no version; the message shows one.
     """
     found = re.fullmatch(
-        r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?(?:\.?(?:a|b|rc)\d+)?(?:\.post(\d{1,9}))?"
-        r"(?:\.dev\d+)?(?:\+[a-z0-9.]+)?",
+        r"v?(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?(?:\.\d{1,9})?(?:\.?(?:a|b|rc)\d+)?"
+        r"(?:\.post(\d{1,9}))?(?:\.dev\d+)?(?:\+[a-z0-9.]+)?",
         version.strip().lower(),
     )
     if found is None:

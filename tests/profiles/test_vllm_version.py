@@ -29,6 +29,7 @@ KNOBS = Path(__file__).resolve().parents[1] / "data" / "published" / "vllm_knobs
         ("0.10", VllmVersion(0, 10)),
         ("0.17.1rc1.dev88", VllmVersion(0, 17, 1)),
         ("0.10.2+cu128", VllmVersion(0, 10, 2)),
+        ("0.10.1.1", VllmVersion(0, 10, 1)),
     ],
 )
 def test_versions_are_read_as_vllm_writes_them(text: str, version: VllmVersion) -> None:
@@ -42,7 +43,8 @@ def test_version_prints_as_it_was_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "latest", "0", "0.6.3-beta", "six", "0.6.x", "9" * 5000 + ".1"]
+    "text",
+    ["", "latest", "0", "0.6.3-beta", "six", "0.6.x", "0.1.2.3.4", "9" * 5000 + ".1"],
 )
 def test_garbage_is_refused_with_an_example(text: str) -> None:
     """What is no version is answered with one that is."""
