@@ -16,6 +16,7 @@ from bench_cli.commands.profiles import profiles_app
 from bench_cli.commands.run import run
 from bench_cli.commands.show import show
 from bench_cli.commands.trace import trace_app
+from bench_cli.commands.tune import tune
 from bench_cli.commands.verify import verify
 from bench_cli.exit_code import ExitCode, exit_code_of
 from bench_cli.streams import OutputError, flush_stdout, prepare_streams, printable
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(compare)
+app.command()(tune)
 app.command()(capacity)
 app.command()(calibrate)
 app.command()(show)

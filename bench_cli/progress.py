@@ -48,3 +48,21 @@ def progress_bars(labels: Sequence[str]) -> Iterator[OnEachProgress | None]:
                     bars.update(task, completed=each.done, total=each.total)
 
         yield show
+
+
+@contextmanager
+def search_bar(limit: int | None) -> Iterator[Callable[[int, str], None]]:
+    """A function to call with trials done and the best so far, for who watches."""
+    if not sys.stderr.isatty():
+        yield lambda done, best: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    with Bars(console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("searching", total=limit)
+
+        def show(done: int, best: str) -> None:
+            bars.update(task, completed=done, description=f"searching; best {best}")
+
+        yield show

@@ -1,0 +1,211 @@
+"""The document of a search: what ``blockbench tune --json`` prints."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bench_cli.serve_limit import limits_of
+from bench_cli.serve_line import serve_line, serve_yaml
+from bench_cli.tune_words import why
+from harness.tuning.evidence import figures_of
+from profiles.serve_option import OPTIONS, why_not
+
+if TYPE_CHECKING:
+    from bench_cli.tune_question import Asked
+    from harness.config import EngineConfig
+    from harness.tuning.check import Check
+    from harness.tuning.evidence import Row
+    from harness.tuning.trial import Trial
+    from harness.tuning.tuner import Answer
+    from results.comparison.verdict import MetricResult
+
+Document = dict[str, Any]
+
+
+def tune_document(asked: "Asked", answer: "Answer", jobs: int, wall_s: float) -> Document:
+    """The whole document; None stands for what was not asked, or not found out."""
+    command, yaml, with_yaml = commands(asked, answer)
+    return {
+        "schema_version": 1,
+        "kind": "tune",
+        "source": "simulated",
+        "complete": not answer.was_stopped,
+        "command": command,
+        "yaml": yaml,
+        "command_with_yaml": with_yaml,
+        "keep": answer.is_kept,
+        "objective": asked.engine.objective.name.value,
+        "config": answer.knobs,
+        "changes": {
+            name: {"from": answer.question.start[name], "to": value}
+            for name, value in answer.knobs.items()
+            if value != answer.question.start[name]
+        },
+        "current": _side(answer.question.start, answer.start),
+        "default": _side(answer.question.default, answer.default),
+        "advised": figures_of(answer.advice.trial),
+        "gain": {
+            "over_current": _gain(answer.over_start),
+            "over_default": _gain(answer.over_default),
+        },
+        "evidence": {
+            name: _evidence(asked, answer, name) for name in answer.question.space.choices
+        },
+        "ties": answer.advice.ties,
+        "robustness": [_check(check) for check in answer.checks],
+        "headroom": _headroom(answer),
+        "replicas": answer.replicas,
+        "unknowns": unknowns(asked, answer),
+        "vllm_version": asked.start.vllm_version,
+        "policy": asked.start.policy,
+        "trials": answer.num_trials,
+        "replays": asked.engine.num_replays,
+        "replay_s": asked.engine.wall_s,
+        "jobs": jobs,
+        "wall_s": wall_s,
+    }
+
+
+def commands(asked: "Asked", answer: "Answer") -> tuple[str, str | None, str | None]:
+    """The line, a file for ``--config``, and the line that reads it, if there can be one.
+
+    Only options that are not the version's own defaults stand there, and those only that
+    the version has; what is kept of a present command stays as it was.
+    """
+    from harness.errors import UsageError
+
+    current = asked.current
+    changed = changed_options(asked, answer)
+    kwargs: dict[str, Any] = {
+        "version": asked.start.vllm_version,
+        "policy": asked.start.policy,
+        "kept": () if current is None else current.kept,
+        "environment": () if current is None else current.environment,
+    }
+    model = asked.start.model if current is None else current.model
+    line = serve_line(model, changed, **kwargs)
+    try:
+        file = serve_yaml(model, changed, **kwargs)
+    except UsageError:
+        return line, None, None
+    return line, file.text, file.line
+
+
+def changed_options(asked: "Asked", answer: "Answer") -> dict[str, Any]:
+    """Values of options that are not what the version has by itself."""
+    version, policy = asked.start.vllm_version, asked.start.policy
+    found = dict(asked.fixed)
+    for name in ("model", "gpu", "engine", "policy", "vllm_version"):
+        found.pop(name, None)
+    found = {n: v for n, v in found.items() if not _is_plain(n, v)}
+    if asked.start.source_of_num_gpu_blocks == "override":
+        del found["kv_cache_gib"]
+        run = answer.advice.trial.run
+        assert run is not None, "what is advised was replayed to its end"
+        found["num_gpu_blocks_override"] = run.info.config["num_gpu_blocks"]
+    default = asked.default
+    for name, value in answer.knobs.items():
+        if default is None or value != _of(default, name):
+            found[name] = value
+    return {
+        name: value
+        for name, value in found.items()
+        if name in OPTIONS and not why_not(OPTIONS[name], value, version, policy)
+    }
+
+
+def _is_plain(name: str, value: Any) -> bool:
+    return (name, value) in (("tensor_parallel_size", 1), ("enforce_eager", False))
+
+
+def _of(config: "EngineConfig", name: str) -> Any:
+    from bench_cli.tune_question import value_of
+
+    return value_of(config, name)
+
+
+def _side(knobs: Mapping[str, Any], trial: "Trial | None") -> Document:
+    return {"knobs": dict(knobs), "figures": figures_of(trial)}
+
+
+def _gain(result: "MetricResult | None") -> Document | None:
+    if result is None:
+        return None
+    return {
+        "metric": result.metric.name,
+        "values": list(result.values),
+        "difference": result.difference,
+        "relative": result.relative,
+        "interval": None if result.interval is None else list(result.interval),
+        "verdict": result.verdict.value,
+        "reason": result.reason,
+    }
+
+
+def _evidence(asked: "Asked", answer: "Answer", name: str) -> Document:
+    rows = answer.evidence.get(name, [])
+    ruled_out = answer.screened.ruled_out.get(name)
+    return {
+        "advised": answer.knobs[name],
+        "current": answer.question.start[name],
+        "default": answer.question.default[name],
+        "why": ruled_out or (why(name, rows, asked.headroom_gib) if rows else None),
+        "rows": [_row(row) for row in rows],
+    }
+
+
+def _row(row: "Row") -> Document:
+    return {
+        "value": row.value,
+        "standing": row.standing,
+        "num_gpu_blocks": row.num_gpu_blocks,
+        **row.figures,
+    }
+
+
+def _check(check: "Check") -> Document:
+    return {
+        "name": check.name,
+        "values": list(check.values),
+        "holds": check.holds,
+        "is_harmful": check.is_harmful,
+    }
+
+
+def _headroom(answer: "Answer") -> Document | None:
+    found = answer.headroom
+    if found is None:
+        return None
+    return {
+        "load": found.load,
+        "first_failing": found.first_failing,
+        "share_inside_slo": found.share,
+    }
+
+
+def unknowns(asked: "Asked", answer: "Answer") -> list[str]:
+    """What the advice does not know."""
+    config = asked.start
+    found = [*asked.notes, *(note for note in config.notes)]
+    if answer.question.curve is None:
+        found.append(
+            "the trace does not say which prompts begin alike, so nothing is advised"
+            " about prefix caching and what depends on hits"
+        )
+    error = config.step_time_error
+    if error is None:
+        found.append(
+            "step times of such a model on this GPU were never compared with a server's:"
+            " blockbench calibrate with figures of yours"
+        )
+    else:
+        found.append(f"step times are off by {error.fraction:.0%} of TPOT, in the median")
+    if config.source_of_num_gpu_blocks == "estimated":
+        found.append(
+            "the number of blocks is an estimate; vLLM prints its own at start"
+            " (--num-gpu-blocks-override)"
+        )
+    if any(answer.knobs.get(n) for n in ("kv_offloading_size", "swap_space")):
+        found.append("whether the host has that much memory to spare is not known")
+    if asked.current is not None:
+        found += limits_of(asked.current.kept)
+    return found

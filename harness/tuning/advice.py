@@ -1,0 +1,127 @@
+"""From the best that was found to what is advised: no change without a gain."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.tuning.engine import TrialEngine
+from harness.tuning.objective import Objective, ObjectiveName
+from harness.tuning.search import Search, key_of
+from harness.tuning.space import Knobs
+from harness.tuning.trial import Trial
+from results.comparison.compare import Comparer
+from results.comparison.metric import Metric, metric_named
+from results.comparison.verdict import MetricResult, is_small
+
+METRICS = {
+    ObjectiveName.GOODPUT: "goodput_fraction",
+    ObjectiveName.THROUGHPUT: "output_token_per_s",
+    ObjectiveName.TTFT: "ttft_mean",
+    ObjectiveName.TPOT: "tpot_mean",
+}
+"""By what a gain is stated."""
+
+
+def metric_of(objective: Objective) -> Metric:
+    """By what a gain in the objective is stated."""
+    metric = metric_named(METRICS[objective.name])
+    assert metric is not None, "each objective has a metric"
+    return metric
+
+
+def gain(objective: Objective, base: Trial, other: Trial) -> MetricResult:
+    """The objective's metric of a trial beside another one's."""
+    comparer = Comparer(base.arm("base"))
+    return comparer.result(other.arm("other"), metric_of(objective))
+
+
+def is_better(objective: Objective, base: Trial, other: Trial) -> bool:
+    """Whether a trial is better than another by a change that counts.
+
+    Both are of the same requests and exact, so that the change is what it is; whether it
+    holds for others is asked of other parts and loads of the trace.
+    """
+    if other.run is None or other.run.trouble:
+        return False
+    if base.run is None or base.run.trouble:
+        return True
+    missed = objective.of_conditions(base.run), objective.of_conditions(other.run)
+    if missed[0] != missed[1]:
+        return missed[1] < missed[0]
+    metric = metric_of(objective)
+    values = [metric.value(run.summary, run.samples) for run in (base.run, other.run)]
+    if values[0] is None or values[1] is None:
+        return values[0] is None and values[1] is not None
+    difference = values[1] - values[0]
+    is_improved = (difference > 0) == metric.is_more_better
+    return is_improved and not is_small(metric, values[0], difference, is_bare=False)
+
+
+def is_worse(objective: Objective, base: Trial, other: Trial) -> bool:
+    """Whether a trial is worse than another by a change that counts."""
+    return is_better(objective, other, base)
+
+
+@dataclass(slots=True)
+class Advice:
+    """What is advised, and how the search came there.
+
+    Attributes:
+        knobs: The setting.
+        trial: What it came to.
+        ties: Other settings that are as good, by what they change from the start.
+    """
+
+    knobs: dict[str, Any]
+    trial: Trial
+    ties: list[dict[str, Any]] = field(default_factory=list)
+
+
+def advise(search: Search, engine: TrialEngine) -> Advice:
+    """The best setting, with each change taken back that it does as well without.
+
+    What is left of the best is compared with the best itself, not with what was left
+    before, so that small losses do not add up. Where the start is no worse, it is kept.
+    """
+    objective = engine.objective
+    start_trial = search.trials[key_of(search.start)][1]
+    found = search.best
+    assert found is not None, "the start was replayed to its end"
+    best_knobs, best = found
+    if not is_better(objective, start_trial, best):
+        return Advice(dict(search.start), start_trial, _ties(search, best, objective))
+    knobs, trial = _with_fewest_changes(search, best_knobs, best, objective)
+    return Advice(knobs, trial, _ties(search, best, objective))
+
+
+def _with_fewest_changes(
+    search: Search, best_knobs: Knobs, best: Trial, objective: Objective
+) -> tuple[dict[str, Any], Trial]:
+    knobs, trial = dict(best_knobs), best
+    while True:
+        changed = [n for n, value in knobs.items() if value != search.start[n]]
+        fewer = [{**knobs, name: search.start[name]} for name in changed]
+        if len(changed) < 2:
+            return knobs, trial
+        search.try_out(fewer, in_full=True)
+        tried = [search.trials[key_of(f)] for f in fewer if key_of(f) in search.trials]
+        as_good = [each for each in tried if not is_worse(objective, best, each[1])]
+        if not as_good:
+            return knobs, trial
+        knobs, trial = min(as_good, key=lambda each: each[1].loss)
+        knobs = dict(knobs)
+
+
+def _ties(search: Search, best: Trial, objective: Objective) -> list[dict[str, Any]]:
+    """What settings change that are no worse than the best."""
+    found = []
+    for knobs, trial in search.trials.values():
+        if trial.run is not None and not is_worse(objective, best, trial):
+            changes = {n: v for n, v in knobs.items() if v != search.start[n]}
+            found.append(changes)
+    return found
+
+
+def changes_from(start: Knobs, knobs: Knobs, names: Sequence[str]) -> dict[str, Any]:
+    """What a setting changes from the start, by name, in order."""
+    return {n: knobs[n] for n in names if knobs[n] != start[n]}
