@@ -153,6 +153,16 @@ def test_arms_are_what_run_gives(call: Call, caching: Document, place: int) -> N
     assert arm["summary"] | {"wall_s": None} == json.loads(out) | {"wall_s": None}
 
 
+def test_flags_of_the_load_reach_each_arm(call: Call) -> None:
+    """With a limit on concurrency an arm is what run gives with it."""
+    load = (*TINY, "--request-rate", "inf", "--max-concurrency", 2)
+
+    arms = document_of(call, *load, "--vary", "block_size=16,32")["arms"]
+    _, alone, _ = call("run", *load, "--block-size", 32, "--json")
+
+    assert arms[1]["summary"] | {"wall_s": None} == json.loads(alone) | {"wall_s": None}
+
+
 def test_number_of_processes_changes_nothing(call: Call, caching: Document) -> None:
     """Again, and two at a time: the same document but for folders and wall time."""
     again = document_of(call, *SMALL, "--jobs", 2)
