@@ -1,6 +1,7 @@
 """The document of a search: what ``blockbench tune --json`` prints."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench_cli.serve_limit import limits_of
@@ -20,10 +21,19 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
+YAML_NAME = "serve.yaml"
+"""Of the file for ``--config``, where nobody named one."""
 
-def tune_document(asked: "Asked", answer: "Answer", jobs: int, wall_s: float) -> Document:
+
+def tune_document(
+    asked: "Asked",
+    answer: "Answer",
+    jobs: int,
+    wall_s: float,
+    yaml_path: Path | None = None,
+) -> Document:
     """The whole document; None stands for what was not asked, or not found out."""
-    command, yaml, with_yaml = commands(asked, answer)
+    command, yaml, with_yaml = commands(asked, answer, yaml_path or Path(YAML_NAME))
     return {
         "schema_version": 1,
         "kind": "tune",
@@ -43,6 +53,7 @@ def tune_document(asked: "Asked", answer: "Answer", jobs: int, wall_s: float) ->
         "current": _side(answer.question.start, answer.start),
         "default": _side(answer.question.default, answer.default),
         "advised": figures_of(answer.advice.trial),
+        "trouble": _trouble(answer.advice.trial),
         "gain": {
             "over_current": _gain(answer.over_start),
             "over_default": _gain(answer.over_default),
@@ -50,10 +61,11 @@ def tune_document(asked: "Asked", answer: "Answer", jobs: int, wall_s: float) ->
         "evidence": {
             name: _evidence(asked, answer, name) for name in answer.question.space.choices
         },
+        "withdrawn": answer.withdrawn,
         "ties": answer.advice.ties,
         "robustness": [_check(check) for check in answer.checks],
-        "headroom": _headroom(answer),
-        "replicas": answer.replicas,
+        "headroom": _headroom(asked, answer),
+        "replicas": answer.replicas and asked.num_replicas * answer.replicas,
         "unknowns": unknowns(asked, answer),
         "vllm_version": asked.start.vllm_version,
         "policy": asked.start.policy,
@@ -65,7 +77,9 @@ def tune_document(asked: "Asked", answer: "Answer", jobs: int, wall_s: float) ->
     }
 
 
-def commands(asked: "Asked", answer: "Answer") -> tuple[str, str | None, str | None]:
+def commands(
+    asked: "Asked", answer: "Answer", yaml_path: Path
+) -> tuple[str, str | None, str | None]:
     """The line, a file for ``--config``, and the line that reads it, if there can be one.
 
     Only options that are not the version's own defaults stand there, and those only that
@@ -73,21 +87,42 @@ def commands(asked: "Asked", answer: "Answer") -> tuple[str, str | None, str | N
     """
     from harness.errors import UsageError
 
-    current = asked.current
+    model, kwargs = _start_of(asked)
     changed = changed_options(asked, answer)
-    kwargs: dict[str, Any] = {
+    line = serve_line(model, changed, **kwargs)
+    try:
+        file = serve_yaml(model, changed, **kwargs, path=str(yaml_path))
+    except UsageError:
+        return line, None, None
+    return line, file.text, file.line
+
+
+def check_yaml(asked: "Asked", path: Path) -> None:
+    """Refuse a file for ``--config`` that cannot be, before what takes long.
+
+    Raises:
+        UsageError: This version, or this command, cannot read it; or the file is there.
+    """
+    from harness.errors import UsageError
+
+    model, kwargs = _start_of(asked)
+    serve_yaml(model, {}, **kwargs, path=str(path))
+    if path.is_file() and path.stat().st_size:
+        raise UsageError(f"{path} is there already; choose another file with --yaml")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def _start_of(asked: "Asked") -> tuple[str, dict[str, Any]]:
+    """Model, and what else of a command is no knob."""
+    current = asked.current
+    model = asked.start.model if current is None else current.model
+    return model, {
         "version": asked.start.vllm_version,
         "policy": asked.start.policy,
         "kept": () if current is None else current.kept,
         "environment": () if current is None else current.environment,
     }
-    model = asked.start.model if current is None else current.model
-    line = serve_line(model, changed, **kwargs)
-    try:
-        file = serve_yaml(model, changed, **kwargs)
-    except UsageError:
-        return line, None, None
-    return line, file.text, file.line
 
 
 def changed_options(asked: "Asked", answer: "Answer") -> dict[str, Any]:
@@ -118,13 +153,22 @@ def _is_plain(name: str, value: Any) -> bool:
 
 
 def _of(config: "EngineConfig", name: str) -> Any:
-    from bench_cli.tune_question import value_of
+    from bench_cli.tune_space import value_of
 
     return value_of(config, name)
 
 
 def _side(knobs: Mapping[str, Any], trial: "Trial | None") -> Document:
-    return {"knobs": dict(knobs), "figures": figures_of(trial)}
+    return {
+        "knobs": dict(knobs),
+        "figures": figures_of(trial),
+        "trouble": _trouble(trial),
+    }
+
+
+def _trouble(trial: "Trial | None") -> str | None:
+    """Why vLLM's engine would not last; None where it would, or was not tried."""
+    return (trial.run.trouble or None) if trial is not None and trial.run else None
 
 
 def _gain(result: "MetricResult | None") -> Document | None:
@@ -171,9 +215,11 @@ def _check(check: "Check") -> Document:
     }
 
 
-def _headroom(answer: "Answer") -> Document | None:
+def _headroom(asked: "Asked", answer: "Answer") -> Document | None:
+    """None also where a load cannot grow: in a closed loop, or with all at once."""
     found = answer.headroom
-    if found is None:
+    is_closed = asked.engine.max_concurrency is not None
+    if found is None or is_closed or asked.engine.workload.duration_s == 0:
         return None
     return {
         "load": found.load,

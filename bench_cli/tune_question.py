@@ -10,12 +10,13 @@ from bench_cli.quantity import parse_duration
 from bench_cli.run_start import run_info
 from bench_cli.serve_line import ServeLine
 from bench_cli.serve_reading import parse_serve
-from bench_cli.variation import ENGINE_KNOBS, parse_variation
+from bench_cli.tune_space import WantedSpace, heeded, space_and_fixed, value_of
+from bench_cli.tune_words import shown
 from bench_cli.workload import SourceFlags, WorkloadFlags, timed_as
 from harness.analysis.miss_ratio import hit_curve
 from harness.config import EngineConfig, resolve_config
 from harness.config.version import in_force
-from harness.errors import HarnessError, UsageError
+from harness.errors import ConfigError, HarnessError, UsageError
 from harness.parallel import ReplayPool
 from harness.replay import findable_of
 from harness.sizing import Sizer
@@ -23,7 +24,7 @@ from harness.tuning.engine import TrialEngine
 from harness.tuning.objective import Objective, ObjectiveName
 from harness.tuning.routing import Routing, split
 from harness.tuning.search import Budget
-from harness.tuning.space import SEARCHED_IF_NAMED, Space, space_of, with_value
+from harness.tuning.space import Space
 from harness.tuning.tuner import Question
 from harness.workload import Workload
 from profiles.errors import ProfileError
@@ -34,10 +35,9 @@ SAFE_HEADROOM_GIB = 2.0
 """Memory that an advised utilization leaves beside budget and graphs: the estimate of the
 pool is up to 1.7 GiB too high in 13 of 16 published logs (docs/capacity.md)."""
 
-DEFAULT_BUDGET = "40trials"
 
-_POOL_KNOBS = ("kv_cache_gib", "num_gpu_blocks_override")
-"""With one of these given, the utilization decides nothing."""
+NO_START = "vLLM would not start"
+"""How a note of an engine begins that only a replay can do with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +52,7 @@ class Asked:
         start: The present engine.
         default: The version's own; None where it cannot start.
         headroom_gib: Memory left by utilization, of those that may be chosen.
+        num_replicas: That share the load; the search is of the first.
         notes: What a reader should know.
     """
 
@@ -62,6 +63,7 @@ class Asked:
     start: EngineConfig
     default: EngineConfig | None
     headroom_gib: Mapping[float, float]
+    num_replicas: int
     notes: Sequence[str]
 
 
@@ -72,24 +74,20 @@ class TuneFlags:
     Attributes:
         slo: Limits; None for none.
         objective: What is wanted most; None for what the limits suggest.
-        space: As ``block_size=16|32, max_num_seqs=64..1024``; None for all there is.
+        wanted_space: What was asked of the space.
         budget: As ``60s`` or ``40trials``.
         current: The present command; None for the version's defaults.
         num_replicas: That share the load.
         routing: How they share it.
-        is_shared: Others need the GPU too.
-        host_memory_gib: Of the machine that will serve; None if not known.
     """
 
     slo: Slo | None
     objective: ObjectiveName | None
-    space: str | None
+    wanted_space: WantedSpace
     budget: str
     current: str | None
     num_replicas: int
     routing: Routing
-    is_shared: bool
-    host_memory_gib: float | None
 
 
 def ask(
@@ -108,20 +106,22 @@ def ask(
     """
     current = None if asked.current is None else parse_serve(asked.current)
     flags = _as_current(flags, current)
-    given = {n: v for n, v in flags.knobs().items() if v is not None}
+    given = _given(flags)
     workload = timed_as(source.open(trace), timing)
     parts = split(workload, asked.num_replicas, asked.routing)
     workload = parts[0]
     start_knobs = {} if current is None else dict(current.knobs)
+    _refuse_contradictions(given, start_knobs)
     start_knobs.pop("policy", None)
-    start = resolve_config(**{**given, **_wanted(start_knobs, start_policy(given))})
+    start = resolve_config(**{**given, **heeded(start_knobs, start_policy(given))})
+    _check_starts(start)
     if start.source_of_num_gpu_blocks == "override":
         for knobs in (given, start_knobs):  # blocks of other sizes are as much memory
             if knobs.pop("num_gpu_blocks_override", None) is not None:
                 knobs["kv_cache_gib"] = (
                     (start.num_gpu_blocks + 0.5) * start.block_bytes / GIB
                 )
-    space, fixed = _space(given, start_knobs, start, asked)
+    space, fixed = space_and_fixed(given, start_knobs, start, asked.wanted_space)
     default = _default(fixed)
     start_values = _values(space, start)
     objective = _objective(asked, workload, timing)
@@ -150,7 +150,7 @@ def ask(
         step_time_error=None if error is None else error.fraction,
         budget=parse_budget(asked.budget),
         routing=asked.routing,
-        is_shared=asked.is_shared,
+        is_shared=asked.wanted_space.is_shared,
     )
     notes = [] if len(parts) == 1 else [_of_replicas(workload, len(parts), asked.routing)]
     return Asked(
@@ -161,8 +161,16 @@ def ask(
         start=start,
         default=default,
         headroom_gib=headroom_gib,
+        num_replicas=len(parts),
         notes=notes,
     )
+
+
+def _check_starts(start: EngineConfig) -> None:
+    """Refuse a pool, given as it is, with which a replay goes on and vLLM does not."""
+    for note in start.notes:
+        if note.startswith(NO_START):
+            raise ConfigError(note)
 
 
 def _of_replicas(workload: Workload, num_replicas: int, routing: Routing) -> str:
@@ -170,6 +178,19 @@ def _of_replicas(workload: Workload, num_replicas: int, routing: Routing) -> str
         f"the search is of the first of {num_replicas} replicas, which gets"
         f" {len(workload):,} requests ({routing.value})"
     )
+
+
+def _given(flags: EngineFlags) -> dict[str, Any]:
+    """Knobs that somebody set; one that is as it is by itself may be set otherwise."""
+    plain = EngineFlags().knobs()
+    always = ("model", "gpu", "engine")
+    knobs = flags.knobs()
+    if knobs["num_cpu_blocks_override"] is not None:
+        raise UsageError(
+            "vLLM has no option for --num-cpu-blocks-override; give --swap-space (v0) or"
+            " --kv-offloading-size (v1) instead"
+        )
+    return {n: v for n, v in knobs.items() if n in always or v != plain[n]}
 
 
 def _as_current(flags: EngineFlags, current: ServeLine | None) -> EngineFlags:
@@ -192,54 +213,19 @@ def _as_current(flags: EngineFlags, current: ServeLine | None) -> EngineFlags:
     return flags
 
 
+def _refuse_contradictions(given: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+    for name, value in current.items():
+        if given.get(name, value) != value:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"the present command has {name} {shown(value)}, and {flag} says"
+                f" {shown(given[name])}; give one of them"
+            )
+
+
 def start_policy(given: Mapping[str, Any]) -> str:
     """The policy that is in force."""
     return in_force(given.get("policy"), given.get("vllm_version")).policy
-
-
-def _wanted(knobs: Mapping[str, Any], policy: str) -> dict[str, Any]:
-    """Knobs of a present command that its engine heeds."""
-    if policy == "v0":
-        return dict(knobs)
-    return {n: v for n, v in knobs.items() if n not in ("swap_space", "preemption_mode")}
-
-
-def _space(
-    given: Mapping[str, Any],
-    current: Mapping[str, Any],
-    start: EngineConfig,
-    asked: TuneFlags,
-) -> tuple[Space, dict[str, Any]]:
-    """What is searched, and the knobs that are the same in all trials."""
-    named = parse_space(asked.space) if asked.space else {}
-    pooled = any(given.get(n) or current.get(n) for n in _POOL_KNOBS)
-    start_of = {n: value_of(start, n) for n in ENGINE_KNOBS if hasattr(start, n)}
-    choices = dict(space_of(start.policy, start.vllm_version, start_of).choices)
-    if asked.host_memory_gib is not None:
-        for name in ("kv_offloading_size", "swap_space"):
-            most = asked.host_memory_gib * 0.7
-            choices[name] = tuple(v for v in choices.get(name, ()) if v <= most)
-    for name, values in named.items():
-        if name not in choices and name not in SEARCHED_IF_NAMED:
-            raise UsageError(
-                f"--space: {name} is not searched with vLLM {start.vllm_version};"
-                f" {', '.join((*choices, *SEARCHED_IF_NAMED))} are"
-            )
-        choices[name] = with_value(values, value_of(start, name))
-    if pooled:
-        choices.pop("gpu_memory_utilization", None)
-    open_ = {n: v for n, v in choices.items() if given.get(n) is None and len(v) > 1}
-    fixed = {n: v for n, v in given.items() if n not in open_}
-    for name, value in _wanted(current, start.policy).items():
-        if name not in open_:
-            fixed.setdefault(name, value)
-    return Space(open_), fixed
-
-
-def value_of(config: EngineConfig, name: str) -> Any:
-    """A knob of an engine, by the name that it is searched by."""
-    value = getattr(config, name)
-    return "auto" if value is None and name == "kv_cache_dtype" else value
 
 
 def _values(space: Space, config: EngineConfig) -> dict[str, Any]:
@@ -287,22 +273,6 @@ def _objective(asked: TuneFlags, workload: Workload, timing: WorkloadFlags) -> O
     if name is ObjectiveName.GOODPUT and asked.slo is None:
         raise UsageError("--objective goodput needs limits; add --slo ttft=2s,tpot=50ms")
     return Objective(name=name, slo=asked.slo)
-
-
-def parse_space(text: str) -> dict[str, tuple[Any, ...]]:
-    """The values in ``block_size=16|32, max_num_seqs=64..1024``, by knob.
-
-    Raises:
-        UsageError: It cannot be read.
-    """
-    found: dict[str, tuple[Any, ...]] = {}
-    for part in text.split(","):
-        try:
-            variation = parse_variation(part.replace("|", ","), ENGINE_KNOBS)
-        except UsageError as error:
-            raise UsageError(str(error).replace("--vary", "--space", 1)) from error
-        found[variation.knob] = variation.values
-    return found
 
 
 def parse_budget(text: str) -> Budget:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from bench_cli.quantity import format_number_of, format_share
+from bench_cli.quantity import format_duration, format_number_of, format_share
 from bench_cli.run_screen import config_line, trace_line
 from bench_cli.tune_words import figure, shown
 
@@ -35,11 +35,14 @@ def print_tuning(document: Document, asked: "Asked", answer: "Answer") -> None:
 
 def _facts(document: Document, asked: "Asked", answer: "Answer") -> list[tuple[str, str]]:
     facts = [("advice", _advice(document, answer))]
-    facts.append((_objective(document), _gain(document)))
+    if document["trouble"] is None and (gain := _gain(document)):
+        facts.append((_objective(document), gain))
     if document["robustness"]:
         facts.append(("elsewhere", _elsewhere(document)))
     if document["headroom"] is not None:
-        facts.append(("load", _load(document)))
+        if document["headroom"]["load"] < 1 and document["trouble"] is None:
+            facts.append(("SLO", _missed(document, asked)))
+        facts.append(("load", _load(document, asked.num_replicas)))
     for name, evidence in document["evidence"].items():
         facts.append((name, _knob(evidence)))
     return facts
@@ -55,8 +58,12 @@ def _objective(document: Document) -> str:
 
 
 def _advice(document: Document, answer: "Answer") -> str:
+    tried = format_number_of(document["trials"], "setting")
+    if document["trouble"] is not None:
+        return f"none of {tried} lasts: {document['trouble']}"
+    if document["withdrawn"] is not None:
+        return "keep what you have: what does better here does worse elsewhere"
     if document["keep"]:
-        tried = format_number_of(document["trials"], "setting")
         return f"keep what you have: of {tried} none does better by what counts"
     changes = [
         f"{name} {shown(change['from'])} -> {shown(change['to'])}"
@@ -67,11 +74,16 @@ def _advice(document: Document, answer: "Answer") -> str:
 
 def _gain(document: Document) -> str:
     parts = []
-    for key, whose in (("over_current", "now"), ("over_default", "vLLM's defaults")):
-        gain = document["gain"][key]
-        if gain is None or (key == "over_default" and _is_same(document)):
+    for side, whose in (("current", "now"), ("default", "vLLM's defaults")):
+        gain = document["gain"][f"over_{side}"]
+        if gain is None or (side == "default" and _is_same(document)):
+            continue
+        if gain["values"][1] is None:  # nothing finished
             continue
         base, value = (figure(gain["metric"], v) for v in gain["values"])
+        if trouble := document[side]["trouble"]:
+            parts.append(f"{value}; {whose}: {trouble}")
+            continue
         parts.append(f"{base} -> {value} ({_change(gain)}) against {whose}")
     return "\n".join(parts)
 
@@ -98,16 +110,44 @@ def _elsewhere(document: Document) -> str:
     parts = []
     for check in document["robustness"]:
         base, value = (figure(metric, v) for v in check["values"])
-        verdict = "WORSE" if check["is_harmful"] else ""
+        verdict = " WORSE" if check["is_harmful"] else ""
         if check["holds"] is None:
-            verdict = "no difference"
-        parts.append(
-            f"{check['name']} {base} -> {value}" + (f" {verdict}" if verdict else "")
-        )
+            verdict = " no difference"
+        if document["current"]["trouble"]:  # those few that finish now are the lucky ones
+            verdict = verdict or " better"
+            parts.append(f"{check['name']}{verdict}")
+            continue
+        parts.append(f"{check['name']} {base} -> {value}{verdict}")
     return " · ".join(parts)
 
 
-def _load(document: Document) -> str:
+def _missed(document: Document, asked: "Asked") -> str:
+    """That the SLO is missed, and by what: figures beside their limits."""
+    objective = asked.engine.objective
+    assert objective.slo is not None, "there is no headroom without limits"
+    is_nearest = objective.name.value == "goodput"
+    whose = "no setting that was tried keeps it" if is_nearest else "this misses it"
+    means = [
+        f"{_LATENCIES[name]} {figure(name, document['advised'][name])} (limit"
+        f" {format_duration(limit)})"
+        for name, limit in (
+            (f"{n.removesuffix('_s')}_mean", v) for n, v in objective.slo.limits()
+        )
+        if name in _LATENCIES
+    ]
+    share = figure("goodput_fraction", document["advised"]["goodput_fraction"])
+    parts = ", ".join([f"{share} inside", *means])
+    return f"{whose} at today's load; {'nearest' if is_nearest else 'it gives'}: {parts}"
+
+
+_LATENCIES = {
+    "ttft_mean": "TTFT mean",
+    "tpot_mean": "TPOT mean",
+    "e2e_mean": "E2E mean",
+}
+
+
+def _load(document: Document, num_replicas: int) -> str:
     found, replicas = document["headroom"], document["replicas"]
     share = format_share(found["share_inside_slo"])
     if found["load"] == 0:
@@ -117,7 +157,7 @@ def _load(document: Document) -> str:
         if found["first_failing"] is not None:
             text += f", {found['first_failing']:g}x does not"
     text += f" ({share} of requests inside)"
-    if replicas is not None and replicas > 1:
+    if replicas is not None and replicas > num_replicas:
         text += f"; today's load needs {replicas} replicas"
     elif replicas is None:
         text += "; no number of replicas tried serves today's load"

@@ -36,15 +36,19 @@ def why(name: str, rows: "Sequence[Row]", headroom_gib: Mapping[float, float]) -
 
 
 _STANDINGS = {
-    "cannot start": "cannot start",
+    "cannot start": "cannot start with the rest as it is",
     "not tried": "was not tried",
     "ends": "would end vLLM's engine",
 }
 
 
 def _most_telling(rows: "Sequence[Row]") -> "Row":
-    """The one that differs for the worse, or the first."""
-    return next((row for row in rows if row.standing == "worse"), rows[0])
+    """The one that differs for the worse, or does as well, or the first."""
+    for standing in ("worse", "as good"):
+        for row in rows:
+            if row.standing == standing:
+                return row
+    return rows[0]
 
 
 def _memory(

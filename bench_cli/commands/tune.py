@@ -1,5 +1,7 @@
 """``blockbench tune``: from a trace to the line that starts vLLM."""
 
+import hashlib
+import json
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -128,7 +130,9 @@ def tune(
         ReplayPool(num_jobs, preload=PRELOAD) as pool,
         stopped_by_signals() as is_stopped,
     ):
+        from bench_cli.tune_document import check_yaml
         from bench_cli.tune_question import TuneFlags, ask
+        from bench_cli.tune_space import WantedSpace
         from harness.tuning.objective import ObjectiveName
         from harness.tuning.routing import Routing
 
@@ -140,22 +144,40 @@ def tune(
             TuneFlags(
                 slo=limits,
                 objective=None if objective is None else ObjectiveName(objective.value),
-                space=space,
+                wanted_space=WantedSpace(
+                    text=space, is_shared=shared_gpu, host_memory_gib=host_memory_gib
+                ),
                 budget=budget,
                 current=current,
                 num_replicas=replicas,
                 routing=Routing(routing.value),
-                is_shared=shared_gpu,
-                host_memory_gib=host_memory_gib,
             ),
             pool,
         )
+        if yaml is not None:
+            check_yaml(asked, yaml)
         asked.engine.is_stopped = is_stopped
         answer = search(asked, search_seed, storage)
         was_stopped = is_stopped()
     report(asked, answer, num_jobs, started, as_json=as_json, output=output, yaml=yaml)
+    if code := exit_code(answer, was_stopped=was_stopped):
+        raise typer.Exit(code)
+
+
+def exit_code(answer: "Answer", *, was_stopped: bool) -> ExitCode:
+    """Fine as long as some request finished with what is advised."""
     if was_stopped:
-        raise typer.Exit(ExitCode.INTERRUPTED)
+        return ExitCode.INTERRUPTED
+    run = answer.advice.trial.run
+    assert run is not None, "what is advised was replayed to its end"
+    if not run.summary["counts"]["finished"]:
+        typer.echo(
+            "error: no request could finish with any setting that was tried; take a"
+            " larger KV cache or shorter requests",
+            err=True,
+        )
+        return ExitCode.IMPOSSIBLE
+    return ExitCode.FINE
 
 
 def search(asked: "Asked", seed: int, storage: str | None) -> "Answer":
@@ -192,10 +214,42 @@ def make_study(asked: "Asked", seed: int, storage: str | None) -> "optuna.Study"
     sampler = optuna.samplers.TPESampler(
         seed=seed, multivariate=True, constant_liar=True, n_startup_trials=8
     )
-    name = "-".join(sorted(asked.question.space.choices))
-    return optuna.create_study(
-        sampler=sampler, storage=storage, study_name=name, load_if_exists=True
-    )
+    name = study_name(asked)
+    if storage is None:
+        return optuna.create_study(sampler=sampler, study_name=name)
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        return optuna.create_study(
+            sampler=sampler, storage=storage, study_name=name, load_if_exists=True
+        )
+    except (
+        SQLAlchemyError,
+        optuna.exceptions.OptunaError,
+        ImportError,
+        OSError,
+        ValueError,
+    ) as error:
+        from harness.errors import UsageError
+
+        reason = str(error).partition("\n")[0]
+        raise UsageError(
+            f"--storage cannot be used: {reason}; give one as sqlite:///tune.db"
+        ) from error
+
+
+def study_name(asked: "Asked") -> str:
+    """A name that only the same question has, so that no other one's losses mix in."""
+    engine, space = asked.engine, asked.question.space
+    info = engine.make_info(engine.workload, asked.start, engine.objective)
+    question = [
+        info.to_dict(),
+        dict(engine.fixed),
+        dict(space.choices),
+        engine.objective.name.value,
+    ]
+    text = json.dumps(question, sort_keys=True, default=str)
+    return f"blockbench-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def report(
@@ -214,10 +268,10 @@ def report(
     from bench_cli.tune_screen import print_tuning
 
     document: dict[str, Any] = tune_document(
-        asked, answer, jobs, time.perf_counter() - started
+        asked, answer, jobs, time.perf_counter() - started, yaml
     )
     deliver(document, as_json=as_json, output=output)
-    if yaml is not None and document["yaml"] is not None:
+    if yaml is not None:
         write_whole(yaml, document["yaml"].encode())
     if not as_json:
         print_tuning(document, asked, answer)

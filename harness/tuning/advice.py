@@ -5,13 +5,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.tuning.engine import TrialEngine
-from harness.tuning.objective import Objective, ObjectiveName
-from harness.tuning.search import Search, key_of
-from harness.tuning.space import Knobs
+from harness.tuning.objective import MISSED, Objective, ObjectiveName
+from harness.tuning.search import Search
+from harness.tuning.space import Knobs, key_of
+from harness.tuning.suggestion import Tried
 from harness.tuning.trial import Trial
 from results.comparison.compare import Comparer
 from results.comparison.metric import Metric, metric_named
-from results.comparison.verdict import MetricResult, is_small
+from results.comparison.verdict import (
+    LEAST_CHANGE,
+    LEAST_SHARE,
+    MetricResult,
+    Verdict,
+    is_small,
+)
 
 METRICS = {
     ObjectiveName.GOODPUT: "goodput_fraction",
@@ -20,6 +27,10 @@ METRICS = {
     ObjectiveName.TPOT: "tpot_mean",
 }
 """By what a gain is stated."""
+
+
+NUM_LEAST = 5
+"""Of the least change that counts: as many are no chance, whatever an interval says."""
 
 
 def metric_of(objective: Objective) -> Metric:
@@ -38,16 +49,14 @@ def gain(objective: Objective, base: Trial, other: Trial) -> MetricResult:
 def is_better(objective: Objective, base: Trial, other: Trial) -> bool:
     """Whether a trial is better than another by a change that counts.
 
-    Both are of the same requests and exact, so that the change is what it is; whether it
-    holds for others is asked of other parts and loads of the trace.
+    Both are of the same requests and exact, so that the change is what it is. As in the
+    loss, conditions on the whole run come first, then requests that do not finish.
     """
-    if other.run is None or other.run.trouble:
-        return False
-    if base.run is None or base.run.trouble:
-        return True
-    missed = objective.of_conditions(base.run), objective.of_conditions(other.run)
-    if missed[0] != missed[1]:
-        return missed[1] < missed[0]
+    first = _decided_first(objective, base, other)
+    if first is not None:
+        return first
+    assert base.run is not None, "a trial that was given up was decided on"
+    assert other.run is not None, "a trial that was given up was decided on"
     metric = metric_of(objective)
     values = [metric.value(run.summary, run.samples) for run in (base.run, other.run)]
     if values[0] is None or values[1] is None:
@@ -55,6 +64,37 @@ def is_better(objective: Objective, base: Trial, other: Trial) -> bool:
     difference = values[1] - values[0]
     is_improved = (difference > 0) == metric.is_more_better
     return is_improved and not is_small(metric, values[0], difference, is_bare=False)
+
+
+def is_gain(objective: Objective, base: Trial, other: Trial) -> bool:
+    """Whether a trial is better than another by more than chance, or by too much for it.
+
+    Other requests of the same kind would show it too; somebody is to change settings.
+    """
+    if not is_better(objective, base, other):
+        return False
+    if _decided_first(objective, base, other) is not None:
+        return True
+    found = gain(objective, base, other)
+    is_share = found.metric.unit == "share"
+    least = LEAST_SHARE if is_share else LEAST_CHANGE
+    amount = (found.difference if is_share else found.relative) or 0.0
+    return found.verdict is Verdict.BETTER or abs(amount) >= NUM_LEAST * least
+
+
+def _decided_first(objective: Objective, base: Trial, other: Trial) -> bool | None:
+    """Whether another trial is better, where that does not depend on the metric."""
+    if other.run is None or other.run.trouble:
+        return False
+    if base.run is None or base.run.trouble:
+        return True
+    missed = objective.of_conditions(base.run) - objective.of_conditions(other.run)
+    if abs(missed) >= LEAST_CHANGE * MISSED:
+        return missed > 0
+    finished = [run.summary["counts"]["finished"] for run in (base.run, other.run)]
+    if objective.name is not ObjectiveName.GOODPUT and finished[0] != finished[1]:
+        return bool(finished[0] < finished[1])
+    return None
 
 
 def is_worse(objective: Objective, base: Trial, other: Trial) -> bool:
@@ -81,14 +121,15 @@ def advise(search: Search, engine: TrialEngine) -> Advice:
     """The best setting, with each change taken back that it does as well without.
 
     What is left of the best is compared with the best itself, not with what was left
-    before, so that small losses do not add up. Where the start is no worse, it is kept.
+    before, so that small losses do not add up, and is still a gain over the start. Where
+    nothing is, the start is kept.
     """
     objective = engine.objective
     start_trial = search.trials[key_of(search.start)][1]
     found = search.best
     assert found is not None, "the start was replayed to its end"
     best_knobs, best = found
-    if not is_better(objective, start_trial, best):
+    if not is_gain(objective, start_trial, best):
         return Advice(dict(search.start), start_trial, _ties(search, best, objective))
     knobs, trial = _with_fewest_changes(search, best_knobs, best, objective)
     return Advice(knobs, trial, _ties(search, best, objective))
@@ -97,19 +138,27 @@ def advise(search: Search, engine: TrialEngine) -> Advice:
 def _with_fewest_changes(
     search: Search, best_knobs: Knobs, best: Trial, objective: Objective
 ) -> tuple[dict[str, Any], Trial]:
+    """Take changes back: all that can go each by itself, or the one that loses least."""
+
+    def as_good(settings: Sequence[Knobs]) -> list[Tried]:
+        search.try_out(settings)
+        tried = [search.trials[key_of(k)] for k in settings if key_of(k) in search.trials]
+        found = [each for each in tried if not is_worse(objective, best, each[1])]
+        return [each for each in found if is_gain(objective, start_trial, each[1])]
+
+    space, start = search.space, search.start
+    start_trial = search.trials[key_of(start)][1]
     knobs, trial = dict(best_knobs), best
-    while True:
-        changed = [n for n, value in knobs.items() if value != search.start[n]]
-        fewer = [{**knobs, name: search.start[name]} for name in changed]
-        if len(changed) < 2:
-            return knobs, trial
-        search.try_out(fewer, in_full=True)
-        tried = [search.trials[key_of(f)] for f in fewer if key_of(f) in search.trials]
-        as_good = [each for each in tried if not is_worse(objective, best, each[1])]
-        if not as_good:
-            return knobs, trial
-        knobs, trial = min(as_good, key=lambda each: each[1].loss)
-        knobs = dict(knobs)
+    while len(changed := [n for n, value in knobs.items() if value != start[n]]) > 1:
+        found = as_good([space.changed(knobs, name, start[name]) for name in changed])
+        if not found:
+            break
+        idle = {n for n in changed for fewer, _ in found if fewer[n] == start[n]}
+        if len(idle) > 1:
+            together = {n: start[n] if n in idle else v for n, v in knobs.items()}
+            found = as_good([space.settled(together)]) or found
+        knobs, trial = min(found, key=lambda each: each[1].loss)
+    return knobs, trial
 
 
 def _ties(search: Search, best: Trial, objective: Objective) -> list[dict[str, Any]]:

@@ -85,7 +85,8 @@ def _circumstances(
             workload=workload.retimed(speedup=MORE_LOAD),
             objective=objective,
         ),
-        *(_of_step_times(workload, objective, sign * error) for sign in (1, -1)),
+        _of_step_times(workload, objective, 1 + error, f"steps {error:.0%} slower"),
+        _of_step_times(workload, objective, 1 / (1 + error), f"steps {error:.0%} faster"),
         _Circumstance(
             name=f"{1 - FEWER_BLOCKS:.0%} fewer blocks",
             workload=workload,
@@ -102,18 +103,16 @@ def _circumstances(
 
 
 def _of_step_times(
-    workload: Workload, objective: Objective, error: float
+    workload: Workload, objective: Objective, factor: float, name: str
 ) -> _Circumstance:
     """Steps that take longer are an engine as it is, under more load and tighter limits.
 
     Durations only ever meet arrival times and limits, so stretching them is shrinking
     these. Latencies then come out shorter than they would be, in both runs alike.
     """
-    factor = 1 + error
-    slower = f"steps {abs(error):.0%} {'slower' if error > 0 else 'faster'}"
     slo = None if objective.slo is None else _scaled(objective.slo, 1 / factor)
     return _Circumstance(
-        name=slower,
+        name=name,
         workload=workload.retimed(speedup=factor),
         objective=replace(objective, slo=slo),
     )

@@ -1,5 +1,6 @@
 """From a setting of the space to a replay: what all trials have in common."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,6 +32,7 @@ class TrialEngine:
         pool: Processes.
         max_concurrency: Closed loop with so many requests outstanding; None for none.
         is_stopped: Whether somebody has had enough.
+        deadline_s: Of ``time.monotonic()``, after which nothing goes on.
         on_progress: Called now and then with how far each trial of a batch is.
         wall_s: Seconds of all replays together.
         num_replays: How many there were.
@@ -44,6 +46,7 @@ class TrialEngine:
     pool: ReplayPool
     max_concurrency: int | None = None
     is_stopped: Callable[[], bool] = lambda: False
+    deadline_s: float = float("inf")
     on_progress: Callable[[Sequence[Progress]], None] | None = None
     wall_s: float = 0.0
     num_replays: int = 0
@@ -76,7 +79,7 @@ class TrialEngine:
     def evaluate(
         self, settings: Sequence[Knobs], give_up_above: float = float("inf")
     ) -> list[Trial | None]:
-        """Replay each setting; None for those that nobody began before a stop."""
+        """Replay each setting; None for those that a stop came before."""
         return self.evaluate_under(
             [(knobs, self.workload, self.objective) for knobs in settings], give_up_above
         )
@@ -109,13 +112,16 @@ class TrialEngine:
             list(tasks.values()),
             labels=[f"trial {self.num_replays + n + 1}" for n in range(len(tasks))],
             on_progress=self.on_progress,
-            is_stopped=self.is_stopped,
+            is_stopped=self._is_over,
         )
         for place, trial in zip(tasks, runs, strict=True):
             found[place] = trial
             self.wall_s += trial.wall_s if trial else 0.0
         self.num_replays += len(tasks)
         return found
+
+    def _is_over(self) -> bool:
+        return self.is_stopped() or time.monotonic() >= self.deadline_s
 
     def _task(
         self,

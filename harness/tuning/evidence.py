@@ -6,8 +6,8 @@ from typing import Any
 
 from harness.tuning.advice import is_better
 from harness.tuning.engine import TrialEngine
-from harness.tuning.search import Search, key_of
-from harness.tuning.space import Knobs, Space
+from harness.tuning.search import Search
+from harness.tuning.space import Knobs, Space, key_of
 from harness.tuning.trial import Trial
 from results.comparison.metric import metric_named
 
@@ -53,7 +53,7 @@ def values_around(space: Space, name: str, advised: Any, start: Any) -> list[Any
     values = space.choices[name]
     place = values.index(advised)
     near = values[max(0, place - 1) : place + 2]
-    return sorted({*near, start})
+    return [value for value in values if value in near or value == start]
 
 
 def sweep(
@@ -65,10 +65,11 @@ def sweep(
         for name in search.space.choices
         for value in values_around(search.space, name, knobs[name], search.start[name])
     ]
-    search.try_out([{**knobs, name: value} for name, value in places], in_full=True)
+    space = search.space
+    settings = [space.changed(knobs, name, value) for name, value in places]
+    search.try_out(settings, in_full=True)
     rows: dict[str, list[Row]] = {name: [] for name in search.space.choices}
-    for name, value in places:
-        setting = {**knobs, name: value}
+    for (name, value), setting in zip(places, settings, strict=True):
         found = search.trials.get(key_of(setting))
         trial = found[1] if found else None
         rows[name].append(

@@ -5,19 +5,24 @@ from enum import StrEnum
 
 from harness.workload import Workload
 from results.comparison.arm import ArmRun
+from results.comparison.verdict import LEAST_CHANGE, LEAST_SHARE
 from results.goodput import Slo
 from results.record import RequestRecord, RequestStatus
 
 NS_PER_S = 1e9
 
-LOST_S = 3600.0
-"""What a request that never finished counts for, in a mean of latencies."""
+LOST_S = 1e5
+"""What a request that never finished counts for, in a mean of latencies: more than a day,
+longer than any that finished is likely to have waited."""
 
 CLOSENESS = 0.01
 """What being at its limits counts for a request, beside missing them: it orders settings
 that miss as few."""
 
-ENDED = 1e6
+MISSED = 1e6
+"""Of a condition on the whole run that is missed: more than all that requests come to."""
+
+ENDED = 1e9
 """Of an engine that would not have lasted, or cannot start: above any other loss."""
 
 
@@ -37,8 +42,9 @@ class Objective:
     ``goodput``: the share of requests outside the limits of a single request, and a
     little for coming close to them. ``ttft``, ``tpot``: the mean, in seconds.
     ``throughput``: seconds from the first arrival to the last finish, for each token
-    generated. A condition on the whole run that is missed, as ``ttft_p99=5s``, adds the
-    share by which it is missed, and 1.
+    generated. In these a request that does not finish counts ``LOST_S``. Conditions on
+    the whole run, as ``ttft_p99=5s``, come first: each that is missed adds ``MISSED``,
+    and up to as much again, the further it is missed.
 
     Attributes:
         name: Which.
@@ -49,46 +55,59 @@ class Objective:
     slo: Slo | None = None
 
     def of_request(self, record: RequestRecord) -> float:
-        """What a request that left adds to the sum behind the loss, if it is one."""
-        if self.name is ObjectiveName.THROUGHPUT:
-            return 0.0
+        """What a request that left adds to the sum behind the loss."""
         is_finished = record.status is RequestStatus.FINISHED
         if self.name is ObjectiveName.GOODPUT:
             return self._outside(record) if is_finished else 1.0 + CLOSENESS
         if not is_finished:
             return LOST_S
+        if self.name is ObjectiveName.THROUGHPUT:
+            return 0.0
         return self._latency_s(record, self.name)
+
+    def no_tie_above(self, loss: float) -> float:
+        """A loss such that no run with a larger one does as well as a run with this one.
+
+        Half a point of goodput is no change that counts, nor 1 % of another figure; see
+        ``is_small``. Two runs with as many requests inside the limits may differ by how
+        close these come.
+        """
+        if self.name is ObjectiveName.GOODPUT:
+            return loss + LEAST_SHARE + CLOSENESS
+        return loss / (1 - LEAST_CHANGE)
 
     def _outside(self, record: RequestRecord) -> float:
         """1 outside the limits, and up to ``CLOSENESS`` inside them."""
         assert self.slo is not None, "goodput has limits"
         worst = 0.0
         for name, limit in self.slo.limits():
-            worst = max(worst, self._latency_s(record, name.removesuffix("_s")) / limit)
-        return CLOSENESS * worst if worst <= 1 else 1.0 + CLOSENESS
+            latency_s = self._latency_s(record, name.removesuffix("_s"))
+            if latency_s > limit:
+                return 1.0 + CLOSENESS
+            worst = max(worst, latency_s / limit)
+        return CLOSENESS * worst
 
     def _latency_s(self, record: RequestRecord, name: str) -> float:
         """A latency as ``results.latency`` defines it; 0 for the TPOT of one token."""
         assert record.finished_ns is not None, "it finished"
         assert record.first_token_ns is not None, "it finished"
+        ttft_s = (record.first_token_ns - record.arrival_ns) / NS_PER_S
         if name == "ttft":
-            return (record.first_token_ns - record.arrival_ns) / NS_PER_S
+            return ttft_s
+        e2e_s = (record.finished_ns - record.arrival_ns) / NS_PER_S
         if name == "e2e":
-            return (record.finished_ns - record.arrival_ns) / NS_PER_S
+            return e2e_s
         later = record.max_sample_tokens - 1
-        decode_s = (record.finished_ns - record.first_token_ns) / NS_PER_S
-        return decode_s / later if later > 0 else 0.0
+        return (e2e_s - ttft_s) / later if later > 0 else 0.0
 
     def of_conditions(self, run: ArmRun) -> float:
-        """What missed conditions add."""
+        """What missed conditions add: for each 1, and the share of its value above it."""
         goodput = run.summary["goodput"]
         missed = 0.0
         for condition in goodput["conditions"] if goodput else ():
-            value = condition["value_s"]
-            if value is None or value > condition["limit_s"]:
-                excess = 1.0 if value is None else value / condition["limit_s"] - 1
-                missed += 1.0 + excess
-        return missed
+            if condition["met"] is False:  # None where nothing gave a sample
+                missed += 2.0 - condition["limit_s"] / condition["value_s"]
+        return MISSED * missed
 
 
 @dataclass(slots=True)
@@ -103,7 +122,8 @@ class RunningLoss:
     objective: Objective
     workload: Workload
     _sum: float = field(default=0.0, init=False)
-    _last_ns: int = field(default=0, init=False)
+    _first_ns: int | None = field(default=None, init=False)
+    _last_ns: int | None = field(default=None, init=False)
     _num_tokens: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -112,13 +132,23 @@ class RunningLoss:
     def add(self, record: RequestRecord) -> None:
         """A request left."""
         self._sum += self.objective.of_request(record)
-        self._last_ns = max(self._last_ns, record.finished_ns or 0)
+        first_ns, last_ns = self._first_ns, self._last_ns
+        if first_ns is None or record.arrival_ns < first_ns:
+            self._first_ns = record.arrival_ns
+        if record.status is RequestStatus.FINISHED and record.finished_ns is not None:
+            self._last_ns = max(last_ns or 0, record.finished_ns)
 
     @property
     def least(self) -> float:
         """What the loss comes to if nothing adds to it any more."""
-        if self.objective.name is ObjectiveName.THROUGHPUT:
-            return self._last_ns / NS_PER_S / self._num_tokens
+        if self.objective.name is not ObjectiveName.THROUGHPUT or self._last_ns is None:
+            return self._of_requests
+        assert self._first_ns is not None, "what finished has arrived"
+        duration_s = (self._last_ns - self._first_ns) / NS_PER_S
+        return self._of_requests + duration_s / self._num_tokens
+
+    @property
+    def _of_requests(self) -> float:
         return self._sum / max(1, len(self.workload))
 
     def of(self, run: ArmRun) -> float:
@@ -128,5 +158,5 @@ class RunningLoss:
         loss = self.least
         if self.objective.name is ObjectiveName.THROUGHPUT:
             rate = run.summary["throughput"]["output_token_per_s"]
-            loss = 1 / rate if rate else ENDED
+            loss = self._of_requests + 1 / rate if rate else loss  # some were cut short
         return loss + self.objective.of_conditions(run)

@@ -12,7 +12,8 @@ class Routing(StrEnum):
     """Which replica a conversation goes to.
 
     ``ROUND_ROBIN``: the next one. ``PREFIX``: the one for what its first prompt begins
-    with, so that prompts that begin alike meet.
+    with, so that prompts that begin alike meet; of what more begin with than a replica's
+    share, as a system prompt that all have, what comes after it decides.
     """
 
     ROUND_ROBIN = "round-robin"
@@ -40,10 +41,41 @@ def _replica_of_root(workload: Workload, num_replicas: int, routing: Routing) ->
     roots = np.flatnonzero(workload.parent < 0)
     order = np.zeros(len(workload), dtype=np.int64)
     if routing is Routing.ROUND_ROBIN:
-        order[roots] = np.arange(len(roots))
+        order[roots] = np.arange(len(roots)) % num_replicas
     else:
-        prompts = workload.prompts
-        firsts = prompts.segments[prompts.offsets[:-1]][roots]
-        _, order[roots] = np.unique(firsts, return_inverse=True)
-    replica: IntArray = order[root] % num_replicas
+        order[roots] = _balanced(_groups(workload, roots, num_replicas), num_replicas)
+    replica: IntArray = order[root]
+    return replica
+
+
+def _groups(workload: Workload, roots: IntArray, num_replicas: int) -> IntArray:
+    """Which conversations begin alike, in groups no larger than a replica's share.
+
+    Those that cannot be told apart stay together, however many.
+    """
+    prompts = workload.prompts
+    offset, num_runs = prompts.offsets[roots], np.diff(prompts.offsets)[roots]
+    group, depth = np.zeros(len(roots), dtype=np.int64), 0
+    share = -(-len(roots) // num_replicas)
+    while True:
+        is_large = np.bincount(group)[group] > share
+        rows = np.flatnonzero(is_large & (depth < num_runs))
+        if not len(rows):
+            return group
+        keys = np.full((len(roots), 2), -1, dtype=np.int64)
+        keys[:, 0] = group
+        keys[rows, 1] = prompts.segments[offset[rows] + depth]
+        _, group = np.unique(keys, axis=0, return_inverse=True)
+        group, depth = group.reshape(-1), depth + 1
+
+
+def _balanced(group: IntArray, num_replicas: int) -> IntArray:
+    """A replica for each member of a group: the largest first, each where least is."""
+    counts = np.bincount(group)
+    loads = np.zeros(num_replicas, dtype=np.int64)
+    chosen = np.zeros(len(counts), dtype=np.int64)
+    for each in np.argsort(-counts, kind="stable"):
+        chosen[each] = loads.argmin()
+        loads[chosen[each]] += counts[each]
+    replica: IntArray = chosen[group]
     return replica

@@ -1,18 +1,19 @@
 """What one replay and one pass over the trace rule out before a search begins."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness.analysis.miss_ratio import HitCurve
-from harness.tuning.space import Knobs, Space
+from harness.tuning.space import Space
 from harness.tuning.trial import Trial
 
 FEW_HITS = 0.01
 """Of prompt tokens: what is less changes no latency."""
 
-FULL = 0.98
-"""Of the pool, at its peak."""
+FULL = 0.9
+"""Of the pool, if all that is in the engine at once held its blocks; other sizes of a
+block leave more slots empty."""
 
 
 @dataclass(slots=True)
@@ -54,83 +55,97 @@ class Screened:
 
 def screen(
     space: Space,
-    start: Knobs,
     trial: Trial,
     curve: HitCurve | None,
     safest_utilization: float,
+    *,
+    is_shared: bool = False,
 ) -> Screened:
     """Rule out knobs, and values, that can change nothing here.
 
+    A start that ends vLLM's engine shows nothing of what another setting would do.
+
     Args:
         space: All that the engine accepts.
-        start: What the search begins from.
         trial: The start, replayed to its end.
         curve: What caches of each size would find; None where the trace does not say.
         safest_utilization: Above it a start, or the first long prompt, may run out of
             memory.
+        is_shared: Memory that is left over is of use to others.
     """
+    assert trial.run is not None, "the start is replayed to its end"
     found = Screened(space)
-    if "gpu_memory_utilization" in start:
-        most = max(safest_utilization, start["gpu_memory_utilization"])
-        found.keep_at_most("gpu_memory_utilization", most)
-    _screen_hits(found, start, trial, curve)
-    _screen_memory(found, trial)
-    _screen_batches(found, start, trial)
+    start = trial.run.info.config
+    found.keep_at_most(
+        "gpu_memory_utilization", max(safest_utilization, start["gpu_memory_utilization"])
+    )
+    _screen_hits(found, trial, curve)
+    if not trial.run.trouble:
+        is_short = _is_memory_short(found, trial)
+        if not is_short:
+            _screen_memory(found, trial, is_shared=is_shared)
+        _screen_batches(found, trial, is_short=is_short)
     return found
 
 
-def _screen_hits(
-    found: Screened, start: Knobs, trial: Trial, curve: HitCurve | None
-) -> None:
+def _screen_hits(found: Screened, trial: Trial, curve: HitCurve | None) -> None:
+    assert trial.run is not None, "the start is replayed to its end"
+    if not (trial.run.info.config["enable_prefix_caching"] or _may_cache(found)):
+        found.leave("kv_offloading_size", "it needs prefix caching, which stays off")
     cached = ("enable_prefix_caching", "kv_offloading_size")
     if curve is None:
         for name in cached:
             found.leave(name, "the trace does not say which prompts begin alike")
         return
     share = curve.max_hit_tokens / max(1, curve.total_prompt_tokens)
-    if share < FEW_HITS:
-        for name in cached:
-            found.leave(name, f"{share:.1%} of prompt tokens were seen before, at most")
+    if share >= FEW_HITS:
         return
+    reason = f"{share:.1%} of prompt tokens were seen before, at most"
+    found.leave("enable_prefix_caching", reason)
+    if not (trial.run.trouble or trial.run.summary["counts"]["preemptions"]):
+        found.leave("kv_offloading_size", reason)  # else it spares computing again
+
+
+def _may_cache(found: Screened) -> bool:
+    return True in found.space.choices.get("enable_prefix_caching", ())
+
+
+def _is_memory_short(found: Screened, trial: Trial) -> bool:
+    """Whether more memory could help, at these limits of a batch or at larger ones."""
     assert trial.run is not None, "the start is replayed to its end"
-    is_caching = start.get("enable_prefix_caching", True)
-    if is_caching and not _figure(trial, "regretted_evictions"):
-        found.leave("kv_offloading_size", "no evicted block was needed again")
+    assert trial.needs is not None, "the start is replayed to its end"
+    waste, counts = trial.run.summary["waste"], trial.run.summary["counts"]
+    if counts["preemptions"] or waste["head_of_line_s"] or waste["regretted_evictions"]:
+        return True
+    if _may_cache(found) and not trial.run.info.config["enable_prefix_caching"]:
+        return True  # what a cache would hold has not been seen
+    return trial.needs.share_of_blocks >= FULL
 
 
-def _screen_memory(found: Screened, trial: Trial) -> None:
+def _screen_memory(found: Screened, trial: Trial, *, is_shared: bool) -> None:
     """Memory that is not short helps nobody when there is more of it."""
-    assert trial.run is not None, "the start is replayed to its end"
-    summary = trial.run.summary
-    waits = _figure(trial, "head_of_line_s") or _figure(trial, "regretted_evictions")
-    if summary["counts"]["preemptions"] or waits:
-        return
-    peak = summary["kv_cache"]["peak_usage"] or 0.0
-    reason = f"memory is not short: at most {peak:.0%} of the blocks were in use"
-    for name in ("gpu_memory_utilization", "swap_space"):
+    assert trial.needs is not None, "the start is replayed to its end"
+    share = trial.needs.share_of_blocks
+    reason = f"memory is not short: at most {share:.0%} of the blocks are needed"
+    if not is_shared:
+        found.leave("gpu_memory_utilization", reason)
+    for name in ("swap_space", "kv_offloading_size"):
         found.leave(name, reason)
     found.leave("watermark", "nobody was preempted")
 
 
-def _screen_batches(found: Screened, start: Knobs, trial: Trial) -> None:
-    """Limits that no batch came near need no larger values."""
+def _screen_batches(found: Screened, trial: Trial, *, is_short: bool) -> None:
+    """Limits that no batch came near need no larger values.
+
+    Where memory is short batches may grow with it: then they are to be twice as far.
+    """
     assert trial.run is not None, "the start is replayed to its end"
-    for name, most in (
-        ("max_num_seqs", trial.most_running),
-        ("max_num_batched_tokens", trial.most_tokens),
+    assert trial.needs is not None, "the start is replayed to its end"
+    start = trial.run.info.config
+    margin = 2 if is_short else 1
+    for name, enough in (
+        ("max_num_seqs", margin * trial.needs.seqs),
+        ("max_num_batched_tokens", margin * trial.needs.batched_tokens),
     ):
-        if most < start.get(name, 0):
-            found.keep_below(name, most, start[name])
-
-
-def _figure(trial: Trial, name: str) -> float:
-    assert trial.run is not None, "the start is replayed to its end"
-    return trial.run.summary["waste"][name] or 0.0
-
-
-def proposals(
-    space: Space, start: Knobs, others: Sequence[Knobs]
-) -> list[dict[str, Any]]:
-    """What to try first: the settings that somebody has, then one step in each knob."""
-    whole = [{**start, **other} for other in others]
-    return [dict(start), *whole, *space.neighbours(start)]
+        if enough < start[name]:
+            found.keep_below(name, enough, start[name])

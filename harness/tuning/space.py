@@ -9,6 +9,14 @@ from profiles.vllm_v1 import has_option, offered_block_sizes
 Knobs = Mapping[str, Any]
 """Values of knobs by name; what is left out is as the start has it."""
 
+Key = tuple[tuple[str, Any], ...]
+
+
+def key_of(knobs: Knobs) -> Key:
+    """A setting as something that can be looked up."""
+    return tuple(sorted(knobs.items()))
+
+
 CHOICES: dict[str, tuple[Any, ...]] = {
     "gpu_memory_utilization": (0.80, 0.85, 0.88, 0.90, 0.92, 0.94, 0.95, 0.96),
     "block_size": (16, 32, 64, 128),
@@ -42,6 +50,21 @@ class Space:
 
     choices: Mapping[str, tuple[Any, ...]]
 
+    def changed(self, knobs: Knobs, name: str, value: Any) -> dict[str, Any]:
+        """The setting with another value of a knob, and what has to go with it."""
+        return self.settled({**knobs, name: value})
+
+    def settled(self, knobs: Knobs) -> dict[str, Any]:
+        """The setting, its tier left out where prefix caching is off: it needs that.
+
+        Source: :func:`harness.config.resolve_config` refuses the one without the other.
+        """
+        name = "kv_offloading_size"
+        is_caching = knobs.get("enable_prefix_caching", True)
+        if is_caching or 0.0 not in self.choices.get(name, ()):
+            return dict(knobs)
+        return {**knobs, name: 0.0}
+
     def neighbours(self, knobs: Knobs) -> list[dict[str, Any]]:
         """The settings one step from these, one knob at a time, in the knobs' order."""
         found = []
@@ -49,7 +72,7 @@ class Space:
             place = values.index(knobs[name])
             for other in (place - 1, place + 1):
                 if 0 <= other < len(values):
-                    found.append({**knobs, name: values[other]})
+                    found.append(self.changed(knobs, name, values[other]))
         return found
 
     def without(self, *names: str) -> "Space":
@@ -87,5 +110,5 @@ def space_of(policy: str, version: str, start: Knobs) -> Space:
 
 
 def with_value(values: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    """The values and one more, in order."""
-    return tuple(sorted({*values, value}))
+    """The values and one more, in order, None first."""
+    return tuple(sorted({*values, value}, key=lambda each: (each is not None, each)))

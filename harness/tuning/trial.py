@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from harness.config import EngineConfig
 from harness.replay import Findable, replay
-from harness.tuning.objective import Objective, RunningLoss
+from harness.tuning.objective import ENDED, Objective, RunningLoss
 from harness.workload import Workload
 from results.columns import Columns
 from results.comparison.arm import Arm, ArmRun
 from results.record import RequestRecord, StepRecord
-from results.run_info import RunInfo
+from results.run_info import Ending, RunInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,44 @@ class TrialTask:
     give_up_above: float = float("inf")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """With how much a run would have gone as it did, or nobody had waited.
+
+    Attributes:
+        seqs: A ``max_num_seqs`` that would have kept no batch smaller.
+        batched_tokens: A ``max_num_batched_tokens`` that would have kept none smaller.
+        share_of_blocks: Blocks that all requests in the engine would have held at once,
+            had nobody waited, as a share of the pool; an estimate.
+    """
+
+    seqs: int
+    batched_tokens: int
+    share_of_blocks: float
+
+    @classmethod
+    def of(cls, workload: Workload, config: EngineConfig, steps: Columns) -> "Needs":
+        """Those of a run.
+
+        The next request may have found no room below a limit that no batch came up to:
+        one of several samples, or a prompt that is not split.
+        """
+        num_samples = int(np.diff(workload.outputs.offsets).max(initial=1))
+        longest = int(workload.input_tokens.max(initial=1))
+        in_batch = steps["num_prefill_seqs"] + steps["num_decode_seqs"]
+        running = np.maximum(steps["num_running"], in_batch)
+        tokens = steps["num_prefill_tokens"] + steps["num_decode_seqs"]
+        used = np.maximum(steps["num_used_blocks"], steps["num_used_blocks_end"])
+        outside = steps["num_waiting"] + steps["num_swapped"]
+        wanted = used * (1 + outside / np.maximum(steps["num_running"], 1))
+        return cls(
+            seqs=int(running.max(initial=0)) + num_samples - 1,
+            batched_tokens=int(tokens.max(initial=0))
+            + (0 if config.enable_chunked_prefill else longest - 1),
+            share_of_blocks=float(wanted.max(initial=0.0) / config.num_gpu_blocks),
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trial:
     """What a setting came to.
@@ -43,21 +83,30 @@ class Trial:
     Attributes:
         loss: The objective's; at least this where the trial was given up.
         run: The run; None where it was given up.
-        wall_s: Seconds that the replay took.
-        most_running: Requests in the largest batch.
-        most_tokens: Tokens of the largest batch.
+        wall_s: Seconds that the replay took; 0 where the engine cannot start.
+        needs: What its batches and its pool would have to hold; None where it was given
+            up.
     """
 
     loss: float
     run: ArmRun | None
     wall_s: float
-    most_running: int = 0
-    most_tokens: int = 0
+    needs: Needs | None = None
 
     @property
     def is_complete(self) -> bool:
         """Whether the whole trace was replayed."""
         return self.run is not None
+
+    @property
+    def can_start(self) -> bool:
+        """Whether there is an engine of that kind."""
+        return self.is_complete or self.loss < ENDED
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether a part of the trace was replayed."""
+        return self.can_start and not self.is_complete
 
     def arm(self, name: str) -> Arm:
         """It as one side of a comparison."""
@@ -69,12 +118,15 @@ def run_trial(
     task: TrialTask,
     on_progress: Callable[[int, int], None],
     is_stopped: Callable[[], bool],
-) -> Trial:
-    """Replay the trace; end early once the loss cannot stay below the limit."""
+) -> Trial | None:
+    """Replay the trace; end early once the loss cannot stay below the limit.
+
+    None where somebody stopped it before it came to that.
+    """
     running = RunningLoss(task.objective, task.workload)
 
     def is_hopeless() -> bool:
-        return is_stopped() or running.least > task.give_up_above
+        return running.least > task.give_up_above
 
     result = replay(
         task.workload,
@@ -83,18 +135,18 @@ def run_trial(
         max_concurrency=task.max_concurrency,
         on_progress=on_progress,
         on_left=running.add,
-        is_stopped=is_hopeless,
+        is_stopped=lambda: is_hopeless() or is_stopped(),
     )
-    info = replace(task.info, outcome=result.outcome, wall_s=result.wall_s)
-    if running.least > task.give_up_above or is_stopped():
+    if result.outcome.ending is Ending.INTERRUPTED:
+        if not is_hopeless():
+            return None
         return Trial(loss=running.least, run=None, wall_s=result.wall_s)
+    info = replace(task.info, outcome=result.outcome, wall_s=result.wall_s)
     steps = Columns.of(StepRecord, result.steps)
     run = ArmRun.of(info, Columns.of(RequestRecord, result.requests), steps)
-    num_tokens = steps["num_prefill_tokens"] + steps["num_decode_seqs"]
     return Trial(
         loss=running.of(run),
         run=run,
         wall_s=result.wall_s,
-        most_running=int(steps["num_running"].max(initial=0)),
-        most_tokens=int(num_tokens.max(initial=0)),
+        needs=Needs.of(task.workload, task.config, steps),
     )

@@ -1,20 +1,22 @@
 """A whole search: screen, trials, advice, and what speaks for it and against it."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from harness.analysis.miss_ratio import HitCurve
 from harness.errors import ConfigError
-from harness.tuning.advice import Advice, advise, gain, is_worse
+from harness.tuning.advice import Advice, advise, gain, is_gain, is_worse
 from harness.tuning.check import Check, check_gain
 from harness.tuning.engine import TrialEngine
 from harness.tuning.evidence import Row, better_rows, sweep
 from harness.tuning.headroom import Headroom, fewest_replicas, headroom
 from harness.tuning.routing import Routing
-from harness.tuning.screen import Screened, proposals, screen
-from harness.tuning.search import Budget, Search, key_of
-from harness.tuning.space import Space
+from harness.tuning.screen import Screened, screen
+from harness.tuning.search import Budget, Search
+from harness.tuning.space import Space, key_of
+from harness.tuning.suggestion import Suggester, openings
 from harness.tuning.trial import Trial
 from results.comparison.verdict import MetricResult
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 SHARE_OF_SEARCH = 0.7
 """Of the budget; the rest is for taking changes back and for the values around."""
+
+HOST_MEMORY = ("kv_offloading_size", "swap_space")
+"""Knobs that take memory of the host."""
 
 MOST_MOVES = 3
 """How often a value around what is advised may still take its place."""
@@ -71,6 +76,7 @@ class Answer:
         checks: Whether the gain holds elsewhere; none where nothing changes.
         headroom: How much more load it takes; None without an SLO.
         replicas: How many today's load needs; None without an SLO, or beyond many.
+        withdrawn: A setting that did better here, and worse elsewhere; None for none.
         was_stopped: Somebody had enough.
         num_trials: Settings that were tried.
     """
@@ -86,6 +92,7 @@ class Answer:
     checks: Sequence[Check] = ()
     headroom: Headroom | None = None
     replicas: int | None = None
+    withdrawn: dict[str, Any] | None = None
     was_stopped: bool = False
     num_trials: int = 0
 
@@ -112,17 +119,21 @@ def tune(
         ConfigError: The present settings cannot start.
         KeyboardInterrupt: Somebody had enough before these were replayed.
     """
+    began_s = time.monotonic()
     start, default = _first_trials(question, engine)
     screened = screen(
         question.space,
-        question.start,
         start,
         question.curve,
         question.safest_utilization,
+        is_shared=question.is_shared,
     )
-    search = _search(question, engine, study, screened.space, on_trial)
-    search.trials[key_of(search.start)] = dict(search.start), start
-    search.run(proposals(screened.space, search.start, _others(question, screened)))
+    search = _search(question, engine, study, screened.space, began_s, on_trial)
+    search.remember(search.start, start)
+    _propose_default(search, question, default)
+    engine.deadline_s = began_s + (search.budget.seconds or float("inf"))
+    search.run()
+    engine.deadline_s = float("inf")
     advice = advise(search, engine)
     evidence: dict[str, list[Row]] = {}
     if not search.is_stopped():
@@ -141,6 +152,7 @@ def tune(
     )
     if not answer.was_stopped:
         _look_beyond(answer, engine)
+        answer.was_stopped = search.is_stopped()
     return answer
 
 
@@ -153,9 +165,9 @@ def _first_trials(question: Question, engine: TrialEngine) -> tuple[Trial, Trial
         settings.append(question.default)
     trials = engine.evaluate(settings)
     start, default = trials[0], trials[-1]
-    if start is None or start.run is None or default is None:
+    if start is None or start.run is None:
         raise KeyboardInterrupt
-    return start, default if default.is_complete else None
+    return start, default if default is not None and default.is_complete else None
 
 
 def _search(
@@ -163,64 +175,89 @@ def _search(
     engine: TrialEngine,
     study: "optuna.Study",
     space: Space,
+    began_s: float,
     on_trial: Callable[[Search], None],
 ) -> Search:
     """A search of what the screen left; the other knobs stay as they are."""
     start = {name: question.start[name] for name in space.choices}
     rest = {n: v for n, v in question.start.items() if n not in start}
     engine.fixed = {**engine.fixed, **rest}
-    limit = question.budget.num_trials
+    trials, seconds = question.budget.num_trials, question.budget.seconds
     return Search(
         space=space,
         start=start,
         evaluate=engine.evaluate,
-        study=study,
-        budget=replace(
-            question.budget,
-            num_trials=None if limit is None else max(1, int(limit * SHARE_OF_SEARCH)),
+        suggester=Suggester(space=space, study=study, waiting=openings(space, start)),
+        no_tie_above=engine.objective.no_tie_above,
+        budget=Budget(
+            num_trials=None if trials is None else max(1, int(trials * SHARE_OF_SEARCH)),
+            seconds=None if seconds is None else seconds * SHARE_OF_SEARCH,
         ),
+        began_s=began_s,
         is_stopped=engine.is_stopped,
         on_trial=on_trial,
     )
 
 
-def _others(question: Question, screened: Screened) -> list[dict[str, Any]]:
-    """Settings that somebody has besides: the version's own, where it is in the space."""
-    choices = screened.space.choices
-    default = {n: v for n, v in question.default.items() if n in choices}
-    is_inside = all(value in choices[name] for name, value in default.items())
-    return [default] if is_inside else []
+def _propose_default(search: Search, question: Question, default: Trial | None) -> None:
+    """Let the version's own setting be tried first, if it is one of the space's."""
+    choices = search.space.choices
+    inside = {name: question.default[name] for name in choices}
+    if any(value not in choices[name] for name, value in inside.items()):
+        return
+    is_same = question.default == {**question.start, **inside}
+    if default is not None and is_same and inside != search.start:
+        search.remember(inside, default)
+    search.suggester.waiting.insert(0, inside)
 
 
 def _settle(
     search: Search, engine: TrialEngine, advice: Advice, question: Question
 ) -> tuple[Advice, dict[str, list[Row]]]:
     """Look around what is advised, and move where it is better there."""
+    start = search.trials[key_of(search.start)][1]
+    evidence = sweep(search, engine, advice.knobs, advice.trial)
     for _ in range(MOST_MOVES):
-        evidence = sweep(search, engine, advice.knobs, advice.trial)
         better = better_rows(evidence)
         if not better or search.is_stopped():
             break
-        moved = [{**advice.knobs, name: value} for name, value in better]
-        tried = [search.trials[key_of(knobs)] for knobs in moved]
-        knobs, trial = min(tried, key=lambda each: each[1].loss)
+        space, knobs = search.space, advice.knobs
+        moved = [space.changed(knobs, name, value) for name, value in better]
+        tried = [search.trials[key_of(setting)] for setting in moved]
+        gains = [each for each in tried if is_gain(engine.objective, start, each[1])]
+        if not gains:
+            break
+        knobs, trial = min(gains, key=lambda each: each[1].loss)
         advice = replace(advice, knobs=knobs, trial=trial)
+        evidence = sweep(search, engine, advice.knobs, advice.trial)
+    changed = [n for n, value in advice.knobs.items() if value != search.start[n]]
+    least = [name for name in HOST_MEMORY if name in changed]
     if question.is_shared:
-        advice = _with_least_memory(search, engine, advice)
+        least.append("gpu_memory_utilization")
+    for name in least:
+        advice = _with_least(name, search, engine, advice)
+    if least:
         evidence = sweep(search, engine, advice.knobs, advice.trial)
     return advice, evidence
 
 
-def _with_least_memory(search: Search, engine: TrialEngine, advice: Advice) -> Advice:
-    """The smallest utilization that does as well."""
-    name = "gpu_memory_utilization"
-    values = search.space.choices.get(name, ())
-    lower = [value for value in values if value < advice.knobs[name]]
+def _with_least(name: str, search: Search, engine: TrialEngine, advice: Advice) -> Advice:
+    """The smallest value of a knob that does as well: what it takes others may need.
+
+    Of the host's memory no less than at the start: that would be a change for nothing.
+    """
+    values, now = search.space.choices.get(name, ()), advice.knobs.get(name)
+    least = search.start.get(name) if name in HOST_MEMORY else None
+    lower = [v for v in values if v < now and (least is None or v >= least)]
     settings = [{**advice.knobs, name: value} for value in lower]
-    search.try_out(settings, in_full=True)
+    search.try_out(settings)
+    best = search.best
     for knobs in settings:
         found = search.trials.get(key_of(knobs))
-        if found and not is_worse(engine.objective, advice.trial, found[1]):
+        if found is None or is_worse(engine.objective, advice.trial, found[1]):
+            continue
+        is_kept = advice.knobs == search.start
+        if is_kept or not best or not is_worse(engine.objective, best[1], found[1]):
             return replace(advice, knobs=knobs, trial=found[1])
     return advice
 
@@ -238,9 +275,27 @@ def _look_beyond(answer: Answer, engine: TrialEngine) -> None:
         answer.checks = check_gain(
             engine, question.start, answer.knobs, question.step_time_error
         )
-    if slo is not None:
-        answer.headroom = headroom(engine, answer.knobs, slo)
-        if answer.headroom.load >= 1:
-            answer.replicas = 1
-        else:
-            answer.replicas = fewest_replicas(engine, answer.knobs, slo, question.routing)
+        if not question.is_shared:  # there, memory is the gain
+            _withdraw_if_harmful(answer, engine)
+    if slo is None:
+        return
+    knobs, routing = answer.knobs, question.routing
+    found = headroom(engine, knobs, slo, answer.advice.trial)
+    replicas: int | None = 1
+    if found.load < 1:
+        replicas = fewest_replicas(engine, knobs, slo, routing, found.load)
+    if not engine.is_stopped():  # a replay that was stopped kept nothing
+        answer.headroom, answer.replicas = found, replicas
+
+
+def _withdraw_if_harmful(answer: Answer, engine: TrialEngine) -> None:
+    """Keep the present settings where the others are worse more often than better."""
+    num_harmful = sum(check.is_harmful for check in answer.checks)
+    if num_harmful <= sum(check.holds is True for check in answer.checks):
+        return
+    start = {name: answer.question.start[name] for name in answer.advice.knobs}
+    answer.withdrawn = answer.knobs
+    answer.advice = replace(answer.advice, knobs=start, trial=answer.start)
+    answer.evidence = {}
+    answer.over_start = gain(engine.objective, answer.start, answer.start)
+    answer.over_default = _gain_over(answer.default, engine, answer.advice)

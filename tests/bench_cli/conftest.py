@@ -1,10 +1,12 @@
 """The command line, called in this process through its entry point."""
 
 import io
+import json
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -12,7 +14,9 @@ import pytest
 from bench_cli.main import main
 
 Call = Callable[..., tuple[int, str, str]]
+Generate = Callable[..., str]
 Refuse = Callable[..., str]
+Tune = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
@@ -66,3 +70,33 @@ def files(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     (tmp_path / "loop").symlink_to("loop")
+
+
+@pytest.fixture
+def generate(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generate:
+    """Return a maker of traces of 200 requests, 20 a second: flags to the file."""
+    monkeypatch.chdir(tmp_path)
+
+    def generate(*flags: object) -> str:
+        given = ("--num-requests", 200, "--request-rate", 20, "--output-len", 64, *flags)
+        code, _, err = call("trace", "generate", "-o", "trace.jsonl", "--force", *given)
+        assert code == 0, err
+        return "trace.jsonl"
+
+    return generate
+
+
+@pytest.fixture
+def tune(call: Call) -> Tune:
+    """Return a caller of ``tune --json``: of today's vLLM, 12 trials, unless told so."""
+
+    def tune(*args: object) -> dict[str, Any]:
+        version = () if "--vllm-version" in args else ("--vllm-version", "0.32.0")
+        budget = () if "--budget" in args else ("--budget", "12trials")
+        jobs = () if "--jobs" in args else ("--jobs", 1)
+        code, out, err = call("tune", *args, *version, *budget, *jobs, "--json")
+        assert code == 0, err
+        document: dict[str, Any] = json.loads(out)
+        return document
+
+    return tune

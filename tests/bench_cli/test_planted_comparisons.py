@@ -20,20 +20,6 @@ OUTCOMES = [
 
 
 @pytest.fixture
-def generate(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generate:
-    """Return a maker of traces of 200 requests, 20 a second: flags to the file."""
-    monkeypatch.chdir(tmp_path)
-
-    def generate(*flags: object) -> str:
-        given = ("--num-requests", 200, "--request-rate", 20, "--output-len", 64, *flags)
-        code, _, err = call("trace", "generate", "-o", "trace.jsonl", "--force", *given)
-        assert code == 0, err
-        return "trace.jsonl"
-
-    return generate
-
-
-@pytest.fixture
 def compare(call: Call) -> Compare:
     """Return a caller of ``compare --json``, as today's vLLM unless told otherwise."""
 
