@@ -122,41 +122,43 @@ class RunningLoss:
     objective: Objective
     workload: Workload
     _sum: float = field(default=0.0, init=False)
+    _num_left: int = field(default=0, init=False)
     _first_ns: int | None = field(default=None, init=False)
     _last_ns: int | None = field(default=None, init=False)
     _num_tokens: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self._num_tokens = max(1, int(self.workload.output_tokens.sum()))
+        self._num_tokens = int(self.workload.output_tokens.sum())
 
     def add(self, record: RequestRecord) -> None:
-        """A request left."""
+        """A request left; tokens that it did not bring are not to come any more."""
         self._sum += self.objective.of_request(record)
+        self._num_left += 1
         first_ns, last_ns = self._first_ns, self._last_ns
         if first_ns is None or record.arrival_ns < first_ns:
             self._first_ns = record.arrival_ns
+        self._num_tokens -= record.num_requested_tokens
         if record.status is RequestStatus.FINISHED and record.finished_ns is not None:
             self._last_ns = max(last_ns or 0, record.finished_ns)
+            self._num_tokens += record.num_output_tokens
 
     @property
     def least(self) -> float:
         """What the loss comes to if nothing adds to it any more."""
+        of_requests = self._sum / max(1, len(self.workload))
         if self.objective.name is not ObjectiveName.THROUGHPUT or self._last_ns is None:
-            return self._of_requests
+            return of_requests
         assert self._first_ns is not None, "what finished has arrived"
         duration_s = (self._last_ns - self._first_ns) / NS_PER_S
-        return self._of_requests + duration_s / self._num_tokens
+        return of_requests + duration_s / max(1, self._num_tokens)
 
     @property
-    def _of_requests(self) -> float:
-        return self._sum / max(1, len(self.workload))
+    def likely(self) -> float:
+        """What the loss comes to if all that is to come is like what was."""
+        return self.least * len(self.workload) / max(1, self._num_left)
 
     def of(self, run: ArmRun) -> float:
         """The loss of the run, now that it has ended."""
         if run.trouble:
             return ENDED
-        loss = self.least
-        if self.objective.name is ObjectiveName.THROUGHPUT:
-            rate = run.summary["throughput"]["output_token_per_s"]
-            loss = self._of_requests + 1 / rate if rate else loss  # some were cut short
-        return loss + self.objective.of_conditions(run)
+        return self.least + self.objective.of_conditions(run)

@@ -105,7 +105,7 @@ class Search:
     def remember(self, knobs: Knobs, trial: Trial) -> None:
         """Note what a setting came to."""
         self.trials[key_of(knobs)] = dict(knobs), trial
-        self.suggester.tell(knobs, trial.loss)
+        self.suggester.tell(knobs, trial.likely_loss)
 
     def _is_wanted(self, knobs: Knobs, *, in_full: bool) -> bool:
         known = self.trials.get(key_of(knobs))

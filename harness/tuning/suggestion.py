@@ -27,7 +27,7 @@ Tried = tuple[dict[str, Any], Trial]
 MOST_FRUITLESS = 24
 """Suggestions in a row that bring nothing new: there is little left."""
 
-NUM_DRAWN, NUM_VARIED, NUM_CENTRES = 2000, 200, 6
+NUM_DRAWN, NUM_VARIED, NUM_CENTRES = 1000, 200, 5
 """Settings that the model looks at: drawn from the whole space, and for each of so many
 of the best with one to three knobs changed."""
 
@@ -54,7 +54,7 @@ class Suggester:
             self._add(batch, self.waiting.pop(0), trials)
         if len(batch) == room:
             return list(batch.values())
-        likely = self._likely(trials, room - len(batch))
+        likely = self._likely(trials, (room - len(batch) + 1) // 2)
         near, sampled = self._near(trials), self._sampled(trials)
         num_turns = num_fruitless = 0
         while len(batch) < room and num_fruitless < MOST_FRUITLESS:
@@ -77,11 +77,11 @@ class Suggester:
 
     def _likely(self, trials: Mapping[Key, Tried], num: int) -> Iterator[dict[str, Any]]:
         """What a model of all that was tried expects most of."""
-        tried = [each for each in trials.values() if each[1].can_start]
-        candidates = list(self._candidates(sorted(tried, key=_loss), trials))
+        tried = sorted(trials.values(), key=_loss)
+        candidates = list(self._candidates(tried, trials))
         if len(tried) > 1 and candidates:
             points = self._points([knobs for knobs, _ in tried])
-            losses = np.array([trial.loss for _, trial in tried])
+            losses = np.array([trial.likely_loss for _, trial in tried])
             others = self._points(candidates)
             for place in most_promising(points, losses, others, num):
                 yield candidates[place]
@@ -137,8 +137,8 @@ class Suggester:
         started = [each for each in trials.values() if each[1].can_start]
         for (first, one), (second, other) in combinations(started, 2):
             names = [name for name in first if first[name] != second[name]]
-            if len(names) == 1 and min(one.loss, other.loss) > 0:
-                effect = abs(math.log(one.loss / other.loss))
+            if len(names) == 1 and min(one.likely_loss, other.likely_loss) > 0:
+                effect = abs(math.log(one.likely_loss / other.likely_loss))
                 effects[names[0]] = max(effects[names[0]], effect)
         return effects
 
@@ -151,7 +151,7 @@ class Suggester:
             knobs = self.space.settled(knobs)
             known = trials.get(key_of(knobs))
             if known is not None:
-                self.study.tell(asked, known[1].loss)
+                self.study.tell(asked, known[1].likely_loss)
             else:
                 self._asked.setdefault(key_of(knobs), []).append(asked)
             yield knobs
@@ -159,7 +159,7 @@ class Suggester:
     # -- what came of it -------------------------------------------------------------
 
     def tell(self, knobs: Knobs, loss: float) -> None:
-        """Let the sampler know: what was given up is at least as bad as it was then."""
+        """Let the sampler know what a setting came to, or was on its way to."""
         asked = self._asked.pop(key_of(knobs), None)
         if asked is not None:
             for each in asked:
@@ -199,7 +199,7 @@ def openings(space: Space, start: Knobs) -> list[dict[str, Any]]:
 
 
 def _loss(tried: Tried) -> float:
-    return tried[1].loss
+    return tried[1].likely_loss
 
 
 def _places(space: Space) -> "dict[str, BaseDistribution]":

@@ -82,6 +82,7 @@ class Trial:
 
     Attributes:
         loss: The objective's; at least this where the trial was given up.
+        guess: What a trial that was given up was on its way to; else None.
         run: The run; None where it was given up.
         wall_s: Seconds that the replay took; 0 where the engine cannot start.
         needs: What its batches and its pool would have to hold; None where it was given
@@ -91,12 +92,18 @@ class Trial:
     loss: float
     run: ArmRun | None
     wall_s: float
+    guess: float | None = None
     needs: Needs | None = None
 
     @property
     def is_complete(self) -> bool:
         """Whether the whole trace was replayed."""
         return self.run is not None
+
+    @property
+    def likely_loss(self) -> float:
+        """What to learn from it."""
+        return self.loss if self.guess is None else self.guess
 
     @property
     def can_start(self) -> bool:
@@ -140,7 +147,12 @@ def run_trial(
     if result.outcome.ending is Ending.INTERRUPTED:
         if not is_hopeless():
             return None
-        return Trial(loss=running.least, run=None, wall_s=result.wall_s)
+        return Trial(
+            loss=running.least,
+            run=None,
+            wall_s=result.wall_s,
+            guess=running.likely,
+        )
     info = replace(task.info, outcome=result.outcome, wall_s=result.wall_s)
     steps = Columns.of(StepRecord, result.steps)
     run = ArmRun.of(info, Columns.of(RequestRecord, result.requests), steps)

@@ -1,0 +1,285 @@
+"""Tests for :mod:`harness.tuning.headroom`, :mod:`harness.tuning.routing` and checks."""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import cast
+
+import numpy as np
+import pytest
+
+from harness.request import Request
+from harness.tuning.check import Check, check_gain
+from harness.tuning.engine import TrialEngine
+from harness.tuning.headroom import Headroom, fewest_replicas, headroom, keep_together
+from harness.tuning.objective import Objective, ObjectiveName
+from harness.tuning.routing import Routing, split
+from harness.tuning.space import Knobs
+from harness.tuning.trial import Trial
+from harness.workload import Workload
+from results.goodput import Slo
+
+MakeTrial = Callable[..., Trial]
+MakeWorkload = Callable[..., Workload]
+MakeEngine = Callable[..., TrialEngine]
+
+SLO = Slo(ttft_s=1.0)
+
+
+class Loads:
+    """An engine in which a load decides how many requests are inside the limits."""
+
+    def __init__(
+        self,
+        make_trial: MakeTrial,
+        workload: Workload,
+        share_of: Callable[[float], float],
+    ) -> None:
+        self.workload = workload
+        self.tried: list[float] = []
+        self._share_of = share_of
+        self._make_trial = make_trial
+
+    def evaluate_under(
+        self, cases: Sequence[tuple[Knobs, Workload, Objective]], *_: float
+    ) -> list[Trial]:
+        return [self.trial(len(w) / w.duration_s) for _, w, _ in cases]
+
+    def trial(self, rate: float) -> Trial:
+        load = rate / (len(self.workload) / self.workload.duration_s)
+        self.tried.append(round(load, 4))
+        return self._make_trial(good=np.arange(100) < 100 * self._share_of(load))
+
+    def headroom(self) -> Headroom:
+        """What is found, beginning with today's load."""
+        today = self.trial(len(self.workload) / self.workload.duration_s)
+        return headroom(cast("TrialEngine", self), {}, SLO, today)
+
+    def fewest(self, load: float) -> int | None:
+        """Replicas that are found."""
+        engine = cast("TrialEngine", self)
+        return fewest_replicas(engine, {}, SLO, Routing.ROUND_ROBIN, load)
+
+
+@pytest.mark.parametrize(
+    ("most", "load", "failing"),
+    [
+        (1.0, 1.0, 1.0625),
+        (1.6, 1.5, 1.625),
+        (2.1, 2.0, 2.25),
+        (100, 8.0, None),
+        (0.8, 0.75, 0.8125),
+        (0.2, 0.1375 + 0.075 / 2, 0.2125),
+        (0.06, 0.05, 0.0625),
+        (0.01, 0.0, 0.05),
+    ],
+)
+def test_the_highest_load_that_keeps_the_slo_is_found(
+    make_trial: MakeTrial,
+    make_workload: MakeWorkload,
+    most: float,
+    load: float,
+    failing: float | None,
+) -> None:
+    """Up or down from today's, and between; no load is replayed twice."""
+    loads = Loads(make_trial, make_workload(), lambda load: float(load <= most))
+
+    found = loads.headroom()
+
+    assert found.load == pytest.approx(load)
+    assert found.first_failing == (None if failing is None else pytest.approx(failing))
+    assert len(set(loads.tried)) == len(loads.tried) <= 11
+
+
+def test_a_load_counts_only_if_all_below_it_are_kept(
+    make_trial: MakeTrial, make_workload: MakeWorkload
+) -> None:
+    """One that is kept above one that is not, as a queue may have it, is luck."""
+    loads = Loads(
+        make_trial, make_workload(), lambda load: float(load < 1.2 or 1.9 < load < 2.1)
+    )
+
+    found = loads.headroom()
+
+    assert 1 <= found.load < 1.2 < found.first_failing <= 1.25  # type: ignore[operator]
+
+
+def test_nine_tenths_inside_the_limits_keep_an_slo(make_trial: MakeTrial) -> None:
+    """Of all requests together; a condition has to be met by each."""
+    many = make_trial(good=np.arange(90) < 90)
+    few = make_trial(good=np.arange(10) < 0)
+    bad = make_trial(good=np.arange(90) < 90, missed=[(2.0, 1.0)])
+
+    assert keep_together([many, few])
+    assert not keep_together([many, few, few])
+    assert not keep_together([many, bad])
+    assert not keep_together([many, None])
+    assert not keep_together([many, make_trial(good=[1.0], trouble="stuck")])
+
+
+@pytest.mark.parametrize(
+    ("most", "load", "number"), [(0.51, 0.5, 2), (0.34, 0.3, 3), (0.26, 0.2, 4)]
+)
+def test_the_fewest_replicas_that_do_are_found(
+    make_trial: MakeTrial,
+    make_workload: MakeWorkload,
+    most: float,
+    load: float,
+    number: int,
+) -> None:
+    """Whether the first guess was too many or too few."""
+    workload = make_workload(120, gap_s=1.0)
+
+    assert Loads(make_trial, workload, lambda r: float(r <= most)).fewest(load) == number
+    assert Loads(make_trial, workload, lambda r: float(r <= most)).fewest(0.9) == number
+
+
+def test_where_no_load_is_kept_no_replicas_do(
+    make_trial: MakeTrial, make_workload: MakeWorkload
+) -> None:
+    """Nothing is replayed for that."""
+    loads = Loads(make_trial, make_workload(), lambda _: 0.0)
+
+    assert loads.fewest(0.0) is None
+    assert loads.tried == []
+
+
+# -- routing -----------------------------------------------------------------------------
+
+
+def conversations(num: int, turns: int, first: Sequence[int]) -> Workload:
+    """Conversations side by side, turn after turn; each begins with a common segment."""
+    requests: list[Request] = []
+    parent: list[int] = []
+    for turn in range(turns):
+        for each in range(num):
+            requests.append(
+                Request(
+                    request_id=len(requests),
+                    arrival_ns=len(requests) * 10**9,
+                    prompt=((0, 16), (first[each], 32), (100 + each, 16 * (turn + 1))),
+                    num_prompt_tokens=48 + 16 * (turn + 1),
+                    outputs=((1000 + len(requests), 4),),
+                )
+            )
+            parent.append(-1 if turn == 0 else len(requests) - 1 - num)
+    return Workload.from_requests(requests, parent=parent)
+
+
+@pytest.mark.parametrize("routing", Routing)
+@pytest.mark.parametrize("num_replicas", [1, 2, 3, 9])
+def test_every_request_goes_to_one_replica_and_turns_stay_together(
+    routing: Routing, num_replicas: int
+) -> None:
+    """No turn loses the one that it follows; replicas that get nothing are left out."""
+    workload = conversations(6, 3, [1, 1, 2, 2, 3, 3])
+
+    parts = split(workload, num_replicas, routing)
+
+    assert sum(len(part) for part in parts) == len(workload)
+    assert len(parts) == min(num_replicas, 6)
+    for part in parts:
+        assert (part.parent >= 0).sum() == len(part) * 2 / 3
+        assert part.arrival_ns.min() == 0
+
+
+def test_prompts_that_begin_alike_meet_though_all_begin_alike() -> None:
+    """After a system prompt that all have, what comes next decides."""
+    workload = conversations(6, 1, [1, 2, 3, 1, 2, 3])
+
+    parts = split(workload, 3, Routing.PREFIX)
+
+    seconds = [{part.request(i).prompt[1][0] for i in range(len(part))} for part in parts]
+    assert sorted(map(sorted, seconds)) == [[1], [2], [3]]
+
+
+def test_a_group_that_is_too_large_is_shared_out() -> None:
+    """Five of six begin alike: nobody gets all five."""
+    parts = split(conversations(6, 1, [1, 1, 1, 1, 1, 2]), 2, Routing.PREFIX)
+
+    assert [len(part) for part in parts] == [3, 3]
+
+
+def test_what_cannot_be_told_apart_stays_together() -> None:
+    """The same prompt again and again goes to one replica."""
+    same = [
+        Request(
+            request_id=i,
+            arrival_ns=i,
+            prompt=((1, 16),),
+            num_prompt_tokens=16,
+            outputs=((10 + i, 2),),
+        )
+        for i in range(6)
+    ]
+
+    assert [len(p) for p in split(Workload.from_requests(same), 2, Routing.PREFIX)] == [6]
+
+
+# -- checks ------------------------------------------------------------------------------
+
+
+def checks_of(
+    engine: TrialEngine, advised: Knobs, error: float | None
+) -> dict[str, Check]:
+    """By name."""
+    found = check_gain(engine, {"max_num_seqs": 4}, advised, error)
+    return {check.name: check for check in found}
+
+
+def test_a_gain_is_looked_at_in_each_circumstance(
+    make_engine: MakeEngine, make_workload: MakeWorkload
+) -> None:
+    """Other requests, more load, other step times, fewer blocks; it holds everywhere."""
+    engine = make_engine(make_workload(gap_s=0.01))
+
+    found = checks_of(engine, {"max_num_seqs": 64}, 0.1)
+
+    assert list(found) == [
+        "second half",
+        "1.5x load",
+        "steps 10% slower",
+        "steps 10% faster",
+        "5% fewer blocks",
+    ]
+    for check in found.values():
+        assert (check.holds, check.is_harmful) == (True, False)
+        assert check.values[0] > check.values[1]  # type: ignore[operator]
+    assert engine.num_replays == 10
+
+
+def test_what_is_worse_or_the_same_elsewhere_does_not_hold(
+    make_engine: MakeEngine, make_workload: MakeWorkload
+) -> None:
+    """Worse: it does not hold, and does harm. The same: neither."""
+    workload = make_workload(gap_s=0.01)
+    worse = checks_of(make_engine(workload), {"max_num_seqs": 2}, None)
+    same = checks_of(make_engine(workload), {"max_num_seqs": 4}, None)
+
+    assert {(c.holds, c.is_harmful) for c in worse.values()} == {(False, True)}
+    assert {(c.holds, c.is_harmful) for c in same.values()} == {(None, False)}
+    assert "steps 20% faster" in worse
+
+
+def test_steps_that_are_off_by_their_own_length_can_be_checked(
+    make_engine: MakeEngine, make_workload: MakeWorkload
+) -> None:
+    """Twice as slow and twice as fast, with limits that shrink and grow with them."""
+    objective = Objective(name=ObjectiveName.GOODPUT, slo=Slo(ttft_s=0.1))
+    engine = make_engine(make_workload(gap_s=0.02), objective)
+
+    found = checks_of(engine, {"max_num_seqs": 64}, 1.0)
+
+    slower, faster = found["steps 100% slower"], found["steps 100% faster"]
+    assert slower.values[1] < faster.values[1]  # type: ignore[operator]
+
+
+def test_circumstances_after_a_stop_are_left_out(make_engine: MakeEngine) -> None:
+    """What was not replayed says nothing."""
+    engine = make_engine()
+    asked = count()
+    engine.is_stopped = lambda: next(asked) > 400
+
+    found = checks_of(engine, {"max_num_seqs": 64}, 0.1)
+
+    assert len(found) < 5
+    assert all(None not in check.values for check in found.values())
