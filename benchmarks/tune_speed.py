@@ -41,7 +41,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("BLOCKBENCH_DATA") or REPOSITORY.parent / "shared")
 MOONCAKE = DATA / "traces" / "mooncake" / "conversation_trace.jsonl"
 
-ENGINE = {
+ENGINE: dict[str, Any] = {
     "model": "meta-llama/Llama-3.1-8B",
     "gpu": "H100-80GB",
     "vllm_version": "0.32.0",
@@ -104,7 +104,9 @@ class Options:
 
     def tune(self, *more: object, jobs: int | None = None) -> dict[str, Any]:
         """The document of the installed command."""
-        flags = {f"--{n.replace('_', '-')}": value for n, value in ENGINE.items()}
+        flags: dict[str, object] = {
+            f"--{n.replace('_', '-')}": value for n, value in ENGINE.items()
+        }
         flags |= {"--speedup": SPEEDUP, "--slo": "ttft=2s,tpot=50ms"}
         flags |= {"--budget": self.budget, "--search-seed": self.seed}
         flags |= {"--jobs": jobs or self.jobs}

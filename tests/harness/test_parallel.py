@@ -224,8 +224,9 @@ def test_killed_process_is_named_with_the_remedy(pool: ReplayPool) -> None:
 def test_process_killed_while_idle_is_an_error(pool: ReplayPool) -> None:
     """The next map finds out; the one after it has a new process."""
     pid = pool.map(tasks.double, [1], labels=["a"])[0][1]
+    process = next(p for p in multiprocessing.active_children() if p.pid == pid)
     os.kill(pid, signal.SIGKILL)
-    multiprocessing.active_children()[0].join(5)
+    process.join(5)
 
     with pytest.raises(EngineError, match="worked on b ended with signal 9"):
         pool.map(tasks.double, [1], labels=["b"])

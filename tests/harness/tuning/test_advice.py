@@ -107,12 +107,13 @@ def search_of(
     tried: Sequence[Knobs],
 ) -> Search:
     """A search that has tried the start and these; goodput in percent by setting."""
+    order = np.random.default_rng(0).permutation(1000)
 
     def evaluate(settings: Sequence[Knobs], above: float) -> list[Trial]:
         found = []
         for knobs in settings:
             loss = 1 - share_of(knobs) / 100
-            good = np.arange(1000) < 10 * share_of(knobs)
+            good = order < 10 * share_of(knobs)
             is_hopeless = loss > above
             found.append(
                 Trial(loss=above, run=None, wall_s=0.1)
@@ -179,7 +180,7 @@ def test_small_losses_do_not_add_up(
     """Each change is worth 0.3 points beside a large one: not all of them can go."""
 
     def share_of(k: Knobs) -> float:
-        small = 0.3 * sum((k["block_size"] == 64, k["watermark"] == 1))
+        small: float = 0.3 * sum((k["block_size"] == 64, k["watermark"] == 1))
         return 50.0 + 10 * bool(k["max_num_seqs"] == 4) + small
 
     best = {"block_size": 64, "max_num_seqs": 4, "watermark": 1}
@@ -194,12 +195,13 @@ def test_what_is_left_is_still_a_gain(
     """A change may not go if without it too little is left above the start."""
 
     def share_of(k: Knobs) -> float:
-        return 50 + 0.4 * sum((k["max_num_seqs"] == 4, k["block_size"] == 64))
+        changes = [k["max_num_seqs"] == 4, k["block_size"] == 64, k["watermark"] == 1]
+        return 50.0 + 0.4 * changes.count(True)
 
-    best = {"block_size": 64, "max_num_seqs": 4, "watermark": 0}
+    best = {"block_size": 64, "max_num_seqs": 4, "watermark": 1}
     knobs, _ = advised(make_engine, search_of(make_trial, make_study(), share_of, [best]))
 
-    assert share_of(knobs) in (50.0, 50.8)
+    assert share_of(knobs) == pytest.approx(51.2)
 
 
 def test_the_start_is_kept_where_nothing_is_a_gain(
