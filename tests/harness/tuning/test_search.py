@@ -187,20 +187,19 @@ def test_a_space_without_a_choice_is_soon_searched(
 def test_a_small_space_is_searched_to_its_end(
     make_trial: MakeTrial, make_study: MakeStudy
 ) -> None:
-    """With all 24 settings tried it ends before its budget does."""
+    """It ends before its budget does."""
+    study = make_study()
     space = SPACE.without("max_num_seqs", "enable_prefix_caching")
     start = {name: START[name] for name in space.choices}
     landscape = Landscape(make_trial, lambda knobs: bowl({**START, **knobs}))
 
-    search_of(
-        landscape,
-        make_study(),
-        space=space,
-        start=start,
-        budget=Budget(num_trials=100),
-    ).run()
+    search = search_of(
+        landscape, study, space=space, start=start, budget=Budget(num_trials=100)
+    )
+    search.run()
 
     assert len(landscape.asked) == space.size == 40
+    assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
 
 
 def test_a_budget_of_seconds_ends_a_search(
@@ -256,6 +255,26 @@ def test_all_that_was_asked_for_is_told(
     }
     told = [trial.value for trial in study.trials if trial.state == TrialState.COMPLETE]
     assert {trial.likely_loss for _, trial in search.trials.values()} == set(told)
+
+
+class Stubborn(optuna.samplers.RandomSampler):
+    """Always suggests the first value of each knob."""
+
+    def sample_independent(self, *_: object) -> Any:
+        return 0
+
+
+def test_what_was_asked_for_twice_in_a_batch_is_told_twice(make_trial: MakeTrial) -> None:
+    """A sampler that insists is left with nothing under way."""
+    study = optuna.create_study(sampler=Stubborn())
+    search = search_of(Landscape(make_trial, bowl), study)
+
+    search.run()
+
+    firsts = dict.fromkeys(SPACE.choices, 0)
+    told = [trial for trial in study.trials if trial.params == firsts]
+    assert len(told) > 2
+    assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
 
 
 def test_in_full_replays_only_what_was_given_up(

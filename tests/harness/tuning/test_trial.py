@@ -1,5 +1,6 @@
 """Tests for :mod:`harness.tuning.trial`: replays that end early, and what runs need."""
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -83,6 +84,25 @@ def test_a_setting_that_cannot_start_is_no_replay(make_engine: MakeEngine) -> No
     assert [trial and trial.is_given_up for trial in trials] == [False, False]
     assert engine.num_replays == 1
     assert "0.1" in engine.why_not({"gpu_memory_utilization": 0.1})
+
+
+def test_nothing_is_begun_after_a_deadline(make_engine: MakeEngine) -> None:
+    """Nor gone on with; before it, all is."""
+    engine = make_engine()
+    engine.deadline_s = time.monotonic() - 1
+    assert engine.evaluate([{}, {"max_num_seqs": 2}]) == [None, None]
+
+    engine.deadline_s = time.monotonic() + 3600
+    assert None not in engine.evaluate([{}, {"max_num_seqs": 2}])
+
+
+def test_a_tier_of_0_gib_is_none(make_engine: MakeEngine) -> None:
+    """It is the engine that nobody gave one, with prefix caching or without."""
+    engine = make_engine()
+    for caching in (False, True):
+        knobs = {"enable_prefix_caching": caching}
+        assert engine.config({**knobs, "kv_offloading_size": 0.0}) == engine.config(knobs)
+        assert engine.config(knobs) is not None
 
 
 def needs(engine: TrialEngine) -> Needs:
