@@ -1,11 +1,12 @@
 """Records by column, the same whether they come from memory or from a stored run."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from results.measured import NotMeasuredError
 from results.rows import Rows
 
 FloatArray = NDArray[np.float64]
@@ -21,17 +22,38 @@ class Columns:
     Args:
         table: What gives a column for its name: lists, or a pandas DataFrame.
         num_rows: Length of each column.
+        unmeasured: Columns that hold nothing, whatever is in their cells.
+
+    Raises:
+        NotMeasuredError: By every method that is asked for one of these.
     """
 
-    def __init__(self, table: Any, num_rows: int) -> None:
+    def __init__(
+        self, table: Any, num_rows: int, unmeasured: Collection[str] = ()
+    ) -> None:
         self._table = table
         self._num_rows = num_rows
+        self._unmeasured = frozenset(unmeasured)
         self._floats: dict[str, FloatArray] = {}
 
     @classmethod
-    def of(cls, record_type: type[Any], records: Sequence[object]) -> "Columns":
+    def of(
+        cls,
+        record_type: type[Any],
+        records: Sequence[object],
+        unmeasured: Collection[str] = (),
+    ) -> "Columns":
         """The columns of records, one an attribute."""
-        return cls(_ByName(rows_of(record_type, records)), len(records))
+        return cls(_ByName(rows_of(record_type, records)), len(records), unmeasured)
+
+    def has(self, *names: str) -> bool:
+        """Whether all of these were measured."""
+        return self._unmeasured.isdisjoint(names)
+
+    def _column(self, name: str) -> Any:
+        if name in self._unmeasured:
+            raise NotMeasuredError(name)
+        return self._table[name]
 
     def __len__(self) -> int:
         return self._num_rows
@@ -42,7 +64,7 @@ class Columns:
         Whole numbers stay exact up to 2**53, which is 104 days of nanoseconds.
         """
         if name not in self._floats:
-            values = self._table[name]
+            values = self._column(name)
             if isinstance(values, np.ma.MaskedArray):
                 values = np.ma.filled(values.astype(np.float64), np.nan)
             self._floats[name] = np.asarray(values, dtype=np.float64)
@@ -50,13 +72,13 @@ class Columns:
 
     def is_equal(self, name: str, value: str) -> BoolArray:
         """Where a column of words holds this one, ``(num_rows,)``."""
-        words = np.asarray(self._table[name], dtype=object)
+        words = np.asarray(self._column(name), dtype=object)
         equal: BoolArray = np.asarray(words == value, dtype=np.bool_)
         return equal
 
     def flat(self, name: str) -> FloatArray:
         """All numbers of a column of lists, row after row."""
-        numbers = [number for row in self._table[name] for number in row]
+        numbers = [number for row in self._column(name) for number in row]
         return np.array(numbers, dtype=np.float64)
 
     def total(self, name: str) -> int:

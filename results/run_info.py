@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from results.measured import Measurement
+
 
 class Ending(StrEnum):
     """How a run ended, or that it has not.
@@ -23,14 +25,28 @@ class Ending(StrEnum):
     RUNNING = "running"
 
 
+MEASURED_KINDS = (
+    "vllm_crashed",
+    "vllm_out_of_memory",
+    "vllm_hung",
+    "vllm_did_not_start",
+    "server_lost",
+    "server_error",
+    "server_unresponsive",
+)
+"""How a real engine can fail; each is a finding of that code."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How a run ended, as far as its rows do not tell.
 
     Attributes:
         ending: How.
-        kind: For ``DIED``: ``no_cpu_swap_space`` or ``vllm_assertion``; else empty.
-        message: For ``DIED``: what vLLM would have tripped over; else empty.
+        kind: For ``DIED``: ``no_cpu_swap_space`` or ``vllm_assertion``, and of a measured
+            run what ``MEASURED_KINDS`` holds; else empty.
+        message: For ``DIED``: what vLLM would have tripped over, or what happened to it;
+            else empty.
         holders: Who was in which queue and how many blocks were free, for people.
         num_lost_blocks: Blocks that nobody held and nobody could use at the end.
     """
@@ -70,6 +86,7 @@ class RunInfo:
         slo: What goodput is counted under, as ``Slo.to_dict`` writes it; None for none.
         outcome: How it ended.
         wall_s: Seconds that the run itself took; None while that is not known.
+        measurement: What is known of a measured run besides; None for simulated ones.
     """
 
     source: str
@@ -80,6 +97,7 @@ class RunInfo:
     slo: Mapping[str, float] | None = None
     outcome: Outcome = field(default_factory=lambda: Outcome(ending=Ending.RUNNING))
     wall_s: float | None = None
+    measurement: Measurement | None = None
 
     def __post_init__(self) -> None:
         json.dumps((self.config, self.trace, self.slo), allow_nan=False)
@@ -120,7 +138,13 @@ class RunInfo:
             slo=None if run["slo"] is None else _mapping(run["slo"]),
             outcome=Outcome(**{**ended, "ending": Ending(ended["ending"])}),
             wall_s=run["wall_s"],
+            measurement=_measurement(run.get("measurement")),
         )
+
+
+def _measurement(known: object) -> Measurement | None:
+    """None in runs that nobody measured, and in those of versions without it."""
+    return None if known is None else Measurement.from_dict(_mapping(known))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -1,0 +1,1 @@
+"""Runs of a real engine: vLLM started here, a server that runs, and others' results."""
