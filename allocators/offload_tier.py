@@ -37,7 +37,8 @@ class OffloadTier:
         self._content_of = np.full(num_blocks, _ABSENT, dtype=np.int64)
         self._is_storing = np.zeros(num_blocks, dtype=np.bool_)
         self._num_loads = np.zeros(num_blocks, dtype=np.int64)
-        self._free = list(range(num_blocks - 1, -1, -1))
+        self._free = np.arange(num_blocks - 1, -1, -1, dtype=np.int64)  # a stack
+        self._num_free = num_blocks
         self._by_recency = FreeBlockQueue(num_blocks, np.zeros(0, dtype=np.int64))
         self._may_go = np.zeros(num_blocks, dtype=np.bool_)
         self._num_evictable = 0
@@ -45,7 +46,7 @@ class OffloadTier:
     @property
     def num_used_blocks(self) -> int:
         """Blocks that have content, or are about to."""
-        return self.num_blocks - len(self._free)
+        return self.num_blocks - self._num_free
 
     def leading_run(self, contents: Contents) -> int:
         """How many of these contents are here, ready or not, up to the first absent."""
@@ -56,12 +57,6 @@ class OffloadTier:
         """Whether these contents, all present, are ready and none is being loaded."""
         blocks = self._blocks(contents)
         return not (self._is_storing[blocks].any() or self._num_loads[blocks].any())
-
-    def is_storing(self, contents: Contents) -> NDArray[np.bool_]:
-        """Which of these contents are here and not ready yet."""
-        blocks = self._blocks(contents)
-        storing: NDArray[np.bool_] = (blocks != _ABSENT) & self._is_storing[blocks]
-        return storing
 
     def begin_load(self, contents: Contents) -> None:
         """Keep these contents, all ready, where they are until the load ends."""
@@ -76,25 +71,31 @@ class OffloadTier:
         self._num_loads[blocks] -= 1
         self._let_go(blocks[self._num_loads[blocks] == 0])
 
-    def begin_store(self, contents: Contents) -> Contents | None:
+    def begin_store(
+        self, contents: Contents
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_] | None]:
         """Make room for what is absent of these contents; all or nothing.
 
         What has not been used for longest makes room, but none of ``contents``.
 
         Returns:
-            What is to be copied; ``None`` if there is no room for it.
+            Which of them are here and not ready yet, and which are to be copied; ``None``
+            if there is no room for these.
         """
         blocks = self._blocks(contents)
-        absent: Contents = contents[blocks == _ABSENT]
-        num_missing = len(absent) - len(self._free)
-        if num_missing > 0 and not self._evict(num_missing, blocks[blocks != _ABSENT]):
-            return None
-        taken = np.array([self._free.pop() for _ in range(len(absent))], dtype=np.int64)
+        is_absent: NDArray[np.bool_] = blocks == _ABSENT
+        is_storing: NDArray[np.bool_] = self._is_storing[blocks] & ~is_absent
+        absent = contents[is_absent]
+        num_missing = len(absent) - self._num_free
+        if num_missing > 0 and not self._evict(num_missing, blocks[~is_absent]):
+            return is_storing, None
+        self._num_free -= len(absent)
+        taken = self._free[self._num_free : self._num_free + len(absent)][::-1].copy()
         self._block_of[absent] = taken
         self._content_of[taken] = absent
         self._is_storing[taken] = True
         self._by_recency.extend(taken)
-        return absent
+        return is_storing, is_absent
 
     def end_store(self, contents: Contents) -> None:
         """They are ready now."""
@@ -136,7 +137,8 @@ class OffloadTier:
         self._may_go[victims] = False
         self._block_of[self._content_of[victims]] = _ABSENT
         self._content_of[victims] = _ABSENT
-        self._free.extend(victims[::-1].tolist())
+        self._free[self._num_free : self._num_free + count] = victims[::-1]
+        self._num_free += count
         self._num_evictable -= count
         self.num_evictions += count
         return True
@@ -144,12 +146,13 @@ class OffloadTier:
     def check_invariants(self) -> None:
         """Raise AssertionError unless blocks, contents and order agree."""
         used = np.flatnonzero(self._content_of != _ABSENT)
-        assert len(used) + len(self._free) == self.num_blocks
+        free = self._free[: self._num_free].tolist()
+        assert len(used) + len(free) == self.num_blocks
         assert set(self._by_recency.blocks().tolist()) == set(used.tolist())
         assert (self._block_of[self._content_of[used]] == used).all()
         assert np.count_nonzero(self._block_of != _ABSENT) == len(used)
-        assert set(self._free).isdisjoint(used.tolist())
-        assert len(set(self._free)) == len(self._free)
+        assert set(free).isdisjoint(used.tolist())
+        assert len(set(free)) == len(free)
         self._by_recency.check_invariants()
         may_go = (self._num_loads[used] == 0) & ~self._is_storing[used]
         assert (may_go == self._may_go[used]).all()

@@ -227,17 +227,16 @@ class Offloading:
         if end <= begin:
             return []
         contents = self._contents(request, begin, end)
-        is_storing = self.tier.is_storing(contents)
+        is_storing, is_stored = self.tier.begin_store(contents)
         offered.use(begin + np.flatnonzero(~is_storing))
-        stored = self.tier.begin_store(contents)
-        if stored is None:
+        if is_stored is None:
             return []
         offered.num_offered = end
         if end == offered.num_blocks:
             self.owing.pop(request, None)
-        if not len(stored):
+        if not is_stored.any():
             return []
-        block_ids = table[begin:end][np.isin(contents, stored)]
+        stored, block_ids = contents[is_stored], table[begin:end][is_stored]
         return [self._start(_Copy(request, stored, block_ids, is_store=True))]
 
     def _forget(self, request: EngineRequest) -> None:
@@ -265,7 +264,7 @@ class Offloading:
 
     def _overwritten(self, is_given: NDArray[np.bool_]) -> list[TransferId]:
         """Stores that read blocks given out in this call."""
-        if not self._num_fences[is_given].any():
+        if not self._fenced or not self._num_fences[is_given].any():
             return []
         return [t for t in self._fenced if self._is_overwritten(t, is_given)]
 
