@@ -1,0 +1,77 @@
+"""Histograms as Prometheus has them: how many values lie below each bound."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Values counted by bucket.
+
+    Attributes:
+        bounds: Upper bounds, ascending; the last may be infinity.
+        counts: Values in each bucket, above the bound before it.
+        total: Sum of all values.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[float, ...]
+    total: float
+
+    @classmethod
+    def of(cls, buckets: Iterable[tuple[float, float]], total: float) -> "Histogram":
+        """From bounds and how many values lie up to each, engines added up."""
+        below: dict[float, float] = {}
+        for bound, count in buckets:
+            below[bound] = below.get(bound, 0.0) + count
+        bounds = tuple(sorted(below))
+        ends = [0.0, *(below[bound] for bound in bounds)]
+        return cls(bounds, tuple(b - a for a, b in pairwise(ends)), total)
+
+    def less(self, earlier: "Histogram") -> "Histogram":
+        """What came since an earlier look; whole where the buckets are others."""
+        if earlier.bounds != self.bounds:
+            return self
+        counts = (a - b for a, b in zip(self.counts, earlier.counts, strict=True))
+        return Histogram(self.bounds, tuple(counts), self.total - earlier.total)
+
+    @property
+    def num_values(self) -> float:
+        """How many values there are."""
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float | None:
+        """Mean, which is exact; None without a value."""
+        return self.total / self.num_values if self.num_values > 0 else None
+
+    def edges(self, bucket: int) -> tuple[float, float]:
+        """Bounds of a bucket; the last, open one has no width."""
+        low = self.bounds[bucket - 1] if bucket else 0.0
+        high = self.bounds[bucket]
+        return low, high if math.isfinite(high) else low
+
+    def percentile(self, percent: float) -> float | None:
+        """A percentile, between the bounds of its bucket; None without a value.
+
+        Values are taken to lie evenly in their bucket; above the last finite bound it is
+        that bound, which is too low.
+        """
+        rank, passed = self.num_values * percent / 100, 0.0
+        if self.num_values <= 0:
+            return None
+        for bucket, count in enumerate(self.counts):
+            if count > 0 and passed + count >= rank:
+                low, high = self.edges(bucket)
+                return low + (high - low) * max(rank - passed, 0.0) / count
+            passed += count
+        return self.edges(len(self.counts) - 1)[0]
+
+    def summary(self) -> dict[str, float | None]:
+        """Mean and percentiles, by the names of a run's summary."""
+        return {
+            "mean": self.mean,
+            **{f"p{p}": self.percentile(p) for p in (50, 90, 95, 99)},
+        }
