@@ -19,13 +19,19 @@ class InNumberOrder(set[str]):
 
 def number_of(name: str) -> tuple[int, int]:
     """Request and sample of vLLM's name for a request, ``"7"`` or ``"sample_7"``."""
-    sample, _, number = name.rpartition("_")
+    sample, _, number = _plain(name).rpartition("_")
     return int(number), int(sample or 0)
 
 
 def row_id(name: str) -> RowId:
     """How rows name a request: by its number if it has one sample."""
-    return name if "_" in name else int(name)
+    plain = _plain(name)
+    return plain if "_" in plain else int(plain)
+
+
+def _plain(name: str) -> str:
+    """The name that was given, without what an engine adds to make it unique."""
+    return name.partition("-")[0]
 
 
 def decisions(output: Any, preempted: Iterable[str]) -> Row:
@@ -33,8 +39,8 @@ def decisions(output: Any, preempted: Iterable[str]) -> Row:
     copies = getattr(output, "kv_cache_block_copies", None) or ()  # none up to 0.27
     return {
         "scheduled": _pairs(output.num_scheduled_tokens),
-        "new": _pairs(_first(output)),
-        "resumed": _pairs(_resumed(output)),
+        "new": _pairs(newly_scheduled(output)),
+        "resumed": _pairs(resumed(output)),
         "preempted": [row_id(name) for name in InNumberOrder(preempted)],
         "blocks": _new_blocks(output),
         "copy_on_write": len(copies),
@@ -43,7 +49,7 @@ def decisions(output: Any, preempted: Iterable[str]) -> Row:
 
 def num_computed(output: Any) -> dict[str, int]:
     """Tokens of each scheduled request that were computed, or found, before the step."""
-    return _first(output) | _again(output)
+    return newly_scheduled(output) | _again(output)
 
 
 def holds_blocks(request: Any) -> bool:
@@ -56,8 +62,11 @@ def _pairs(values: dict[str, int]) -> list[list[RowId]]:
     return [[row_id(name), value] for name, value in values.items()]
 
 
-def _first(output: Any) -> dict[str, int]:
-    """The requests that run for the first time."""
+def newly_scheduled(output: Any) -> dict[str, int]:
+    """Tokens computed before, of requests that run for the first time.
+
+    The newer model runner gets resumed requests among these, too.
+    """
     return {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
 
 
@@ -67,7 +76,8 @@ def _again(output: Any) -> dict[str, int]:
     return dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
 
 
-def _resumed(output: Any) -> dict[str, int]:
+def resumed(output: Any) -> dict[str, int]:
+    """Tokens computed before, of requests that run again after a preemption."""
     names = _resumed_names(output.scheduled_cached_reqs)
     return {name: tokens for name, tokens in _again(output).items() if name in names}
 

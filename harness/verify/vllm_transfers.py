@@ -80,7 +80,7 @@ class VllmTransfers:
             Transfer(
                 job_id=job_id,
                 request_id=job.req_id,
-                num_blocks=_num_gpu_blocks(job, is_store),
+                num_blocks=num_gpu_blocks(job, is_store),
                 is_store=is_store,
                 due=self._calls + self._steps + is_store,
             )
@@ -88,7 +88,7 @@ class VllmTransfers:
         ]
 
 
-def _num_gpu_blocks(job: Any, is_store: bool) -> int:
+def num_gpu_blocks(job: Any, is_store: bool) -> int:
     """Blocks at the GPU's end of a job."""
     if hasattr(job, "transfer_spec"):  # so up to 0.24
         source, target = job.transfer_spec

@@ -1,0 +1,102 @@
+"""The device that vLLM runs on, and readings of a GPU while it does.
+
+Readings are NVML's, where nvidia-ml-py and a driver are there; elsewhere there are none.
+"""
+
+import os
+from importlib import import_module
+from threading import Event, Thread
+from typing import Any
+
+READ_EVERY_S = 1.0
+_KIB = 1024
+
+
+def device_facts(vllm: Any) -> dict[str, Any]:
+    """The kind of device, its name and its memory in GiB; None for what is not known."""
+    platform = vllm.module("platforms").current_platform
+    facts: dict[str, Any] = {"device": str(platform.device_type) or None}
+    if facts["device"] == "cpu":
+        return facts | {"gpu": None, "gpu_memory_gib": None}
+    try:
+        memory: int | None = int(platform.get_device_total_memory())
+        name: str | None = str(platform.get_device_name())
+    except (AttributeError, NotImplementedError, RuntimeError):
+        memory = name = None
+    gib = None if memory is None else memory / 2**30
+    return facts | {"gpu": name, "gpu_memory_gib": gib}
+
+
+class GpuReadings:
+    """Memory and PCIe traffic of the first GPU, read now and then by a thread.
+
+    Reading takes some ten milliseconds, in which NVML watches the bus; nothing waits.
+
+    Args:
+        is_cuda: Without CUDA there is nothing to read.
+    """
+
+    def __init__(self, *, is_cuda: bool) -> None:
+        self._nvml: Any = None
+        self._samples: list[tuple[int, int, int]] = []
+        self._stopped = Event()
+        self._handle = self._open() if is_cuda else None
+        if self._handle is not None:
+            Thread(target=self._run, daemon=True).start()
+
+    def close(self) -> dict[str, Any]:
+        """What was read: the most memory in use, and mean and most bytes a second."""
+        self._stopped.set()
+        if self._handle is None or not self._samples:
+            return {"gpu_memory_used_bytes": None, "pcie": None}
+        memory, sent, received = zip(*self._samples, strict=True)
+        num = len(self._samples)
+        return {
+            "gpu_memory_used_bytes": max(memory),
+            "pcie": self._link()
+            | {
+                "num_readings": num,
+                "to_gpu_bytes_per_s_mean": sum(received) / num,
+                "to_gpu_bytes_per_s_max": max(received),
+                "from_gpu_bytes_per_s_mean": sum(sent) / num,
+                "from_gpu_bytes_per_s_max": max(sent),
+            },
+        }
+
+    def _open(self) -> Any:
+        """NVML's handle of the first GPU that vLLM may use; None where there is none."""
+        try:
+            self._nvml = nvml = import_module("pynvml")
+            nvml.nvmlInit()
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
+            if visible.startswith(("GPU-", "MIG-")):
+                return nvml.nvmlDeviceGetHandleByUUID(visible)
+            return nvml.nvmlDeviceGetHandleByIndex(int(visible or 0))
+        except Exception:  # no library, no driver, or not allowed to ask: no readings
+            return None
+
+    def _run(self) -> None:
+        nvml, handle = self._nvml, self._handle
+        while not self._stopped.wait(READ_EVERY_S):
+            try:
+                memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+                sent, received = (
+                    _KIB * int(nvml.nvmlDeviceGetPcieThroughput(handle, direction))
+                    for direction in (
+                        nvml.NVML_PCIE_UTIL_TX_BYTES,
+                        nvml.NVML_PCIE_UTIL_RX_BYTES,
+                    )
+                )
+            except nvml.NVMLError:
+                return  # this GPU does not tell
+            self._samples.append((memory, sent, received))
+
+    def _link(self) -> dict[str, Any]:
+        nvml, handle = self._nvml, self._handle
+        try:
+            return {
+                "generation": int(nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
+                "width": int(nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
+            }
+        except nvml.NVMLError:
+            return {"generation": None, "width": None}

@@ -1,0 +1,53 @@
+"""What vLLM printed, read for the line that says what went wrong."""
+
+import re
+from pathlib import Path
+
+MOST_READ = 2**20
+MOST_QUOTED = 300
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_TELLING = re.compile(r"^(?:\(\S+ pid=\d+\) )?(?:\w+ [\d: -]+\[\S+\] )?[\w.]*(Error|Exception)\b")
+_FINGERS_CROSSED = re.compile(r"error|out of memory|killed|cannot|failed", re.IGNORECASE)
+_NO_MEMORY = re.compile(
+    r"out of memory|OutOfMemoryError|MemoryError|No available memory for the cache blocks"
+    r"|less than desired GPU memory utilization|KV cache is needed, which is larger"
+    r"|can't allocate memory|DefaultCPUAllocator",
+    re.IGNORECASE,
+)
+_BACKEND = re.compile(r"Using (?:the )?([\w/-]+?)(?: attention)? backend|Using (\w+) for attention")
+
+
+def read_log(path: Path) -> list[str]:
+    """The last lines of a log, without colours; none where there is no file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - MOST_READ))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return []
+    return [_COLOUR.sub("", line).rstrip() for line in text.splitlines()]
+
+
+def last_telling_line(lines: list[str]) -> str:
+    """The last line that names an error, else the last that is not empty; or nothing."""
+    said = [line for line in lines if line.strip()]
+    for pattern in (_TELLING, _FINGERS_CROSSED):
+        for line in reversed(said):
+            if pattern.search(line):
+                return line.strip()[:MOST_QUOTED]
+    return said[-1].strip()[:MOST_QUOTED] if said else ""
+
+
+def is_out_of_memory(text: str) -> bool:
+    """Whether a message is about memory that is not there."""
+    return _NO_MEMORY.search(text) is not None
+
+
+def attention_backend(lines: list[str]) -> str | None:
+    """The backend that vLLM said it uses; None where it did not say."""
+    for line in lines:
+        found = _BACKEND.search(line)
+        if found and "ttention" in line:
+            return found[1] or found[2]
+    return None
