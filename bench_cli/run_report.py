@@ -65,22 +65,25 @@ def print_report(
     from bench_cli.run_screen import print_findings, print_run
     from bench_cli.tables import flatten, render_table
     from results.kv_usage import num_usable_blocks, usage_over_time
+    from results.measured import if_measured
 
     if report.as_json:
         deliver(document, as_json=True, output=None)
         typer.echo(said, err=True)
     elif report.table is not TableStyle.RICH:
         rows = flatten({key: document[key] for key in TABLE_SECTIONS})
+        rows += flatten({"measurement": document["measurement"] or {}})
         typer.echo(render_table(("metric", "value"), rows, report.table))
         print_findings(Screen(stderr=True), document["findings"])
         typer.echo(said, err=True)
     else:
         screen = Screen()
-        usage = usage_over_time(
-            steps,
-            num_gpu_blocks=num_usable_blocks(info.config["num_gpu_blocks"], info.policy),
-            num_points=SPARKLINE_POINTS,
-        )
         known = {"trace": dict(info.trace), "ending": info.outcome.ending}
+        num_blocks = if_measured(
+            lambda: num_usable_blocks(info.config["num_gpu_blocks"], info.policy)
+        )
+        usage = usage_over_time(
+            steps, num_gpu_blocks=num_blocks or 0, num_points=SPARKLINE_POINTS
+        )
         print_run(screen, document | known, usage)
         screen.line(f"  {said}", "dim")

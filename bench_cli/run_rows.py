@@ -68,7 +68,12 @@ def print_rows(
 
 
 def _number(name: str) -> Callable[[Row], str]:
-    return lambda row: f"{row[name]:,}"
+    return lambda row: _shown(row[name])
+
+
+def _shown(value: int | None) -> str:
+    """The number; ``n/a`` for what nobody measured."""
+    return "n/a" if value is None else f"{value:,}"
 
 
 def _time(end: str, start: str | None = None) -> Callable[[Row], str]:
@@ -84,8 +89,8 @@ def _time(end: str, start: str | None = None) -> Callable[[Row], str]:
 
 
 def _tpot(row: Row) -> str:
-    num_later = row["max_sample_tokens"] - 1
-    if row["status"] != "finished" or num_later < 1:
+    num_later = (row["max_sample_tokens"] or 0) - 1
+    if row["status"] != "finished" or num_later < 1 or row["first_token_ns"] is None:
         return "n/a"
     later_ns = row["finished_ns"] - row["first_token_ns"]
     return format_duration(later_ns / num_later / NS_PER_S)
@@ -96,7 +101,7 @@ def _status(row: Row) -> str:
 
 
 def _pair(*names: str) -> Callable[[Row], str]:
-    return lambda row: "/".join(f"{row[name]:,}" for name in names)
+    return lambda row: "/".join(_shown(row[name]) for name in names)
 
 
 FIELDS: dict[str, dict[str, Callable[[Row], str]]] = {

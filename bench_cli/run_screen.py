@@ -30,6 +30,8 @@ def print_run(screen: Screen, document: Document, usage: Sequence[float]) -> Non
     """
     screen.spread(trace_line(document), document["source"])
     screen.line(config_line(document["config"]))
+    if document.get("measurement") is not None:
+        print_measurement(screen, document["measurement"])
     for note in (*document["trace"]["notes"], *document["config"].get("notes", ())):
         screen.aside(note)
     screen.line()
@@ -88,23 +90,36 @@ def trace_line(document: Document) -> str:
 
 def config_line(config: Document) -> str:
     """On what it was replayed: model, GPU, version, and the knobs that matter."""
-    model = str(config["model"]).rsplit("/", 1)[-1]
-    gpus = config.get("tensor_parallel_size", 1)
-    where = config["gpu"] if gpus == 1 else f"{gpus} x {config['gpu']}"
+    gpus = config.get("tensor_parallel_size") or 1
     utilization = config.get("gpu_memory_utilization")
     swap, tier = config.get("swap_space"), config.get("kv_offloading_size")
-    chunk = config.get("max_num_batched_tokens", 0)
+    chunk = config.get("max_num_batched_tokens")
+    block, caching = config["block_size"], config["enable_prefix_caching"]
     return join(
-        f"{model} on {where}, as vLLM {config['vllm_version']} ({config['policy']})",
+        _engine(config, gpus),
         *_types(config),
         f"utilization {utilization:.2f}" if utilization is not None else "",
-        f"block {config['block_size']}",
+        f"block {block}" if block is not None else "",
         f"swap {swap:g} GiB" if swap is not None else "",
         f"offloading {tier:g} GiB" if tier else "",
-        f"prefix caching {'on' if config['enable_prefix_caching'] else 'off'}",
-        f"chunks of {chunk:,} tokens" if config["enable_chunked_prefill"] else "",
+        f"prefix caching {'on' if caching else 'off'}" if caching is not None else "",
+        f"chunks of {chunk:,} tokens" if chunk and is_chunked(config) else "",
         *(_v1_knobs(config) if config["policy"] == "v1" else ()),
     )
+
+
+def _engine(config: Document, num_gpus: int) -> str:
+    """Model, GPU and vLLM; of an engine that does not tell them, what is known."""
+    model = str(config["model"] or "a model").rsplit("/", 1)[-1]
+    gpu, version = config.get("gpu"), config.get("vllm_version")
+    where = f" on {num_gpus} x {gpu}" if num_gpus > 1 else f" on {gpu}"
+    as_vllm = f", as vLLM {version} ({config['policy']})"
+    return f"{model}{where if gpu else ''}{as_vllm if version else ''}"
+
+
+def is_chunked(config: Document) -> bool:
+    """Prompts are computed in chunks, as far as is known."""
+    return bool(config.get("enable_chunked_prefill"))
 
 
 _TYPES = {"dtype": "", "quantization": "weights in ", "kv_cache_dtype": "KV cache in "}
@@ -123,18 +138,67 @@ def _v1_knobs(config: Document) -> list[str]:
     window, watermark = config.get("sliding_window"), config.get("watermark")
     threshold = config.get("long_prefill_token_threshold")
     policy, num_cpu_blocks = config.get("scheduling_policy", "fcfs"), 0
+    admits_by_chunk = config.get("scheduler_reserve_full_isl", True) is False
     if not config.get("kv_offloading_size"):
-        num_cpu_blocks = config["num_cpu_blocks"]  # given as such
+        num_cpu_blocks = config["num_cpu_blocks"] or 0  # given as such
     return [
         f"offloading {num_cpu_blocks:,} blocks" if num_cpu_blocks else "",
-        "" if config["enable_chunked_prefill"] else "whole prompts",
+        "whole prompts" if config.get("enable_chunked_prefill") is False else "",
         f"long prefills by {threshold:,} tokens" if threshold else "",
         f"watermark {watermark:g}" if watermark else "",
         f"window of {window:,} tokens" if window else "",
-        "" if policy == "fcfs" else f"by {policy}",
-        "" if config.get("scheduler_reserve_full_isl", True) else "admits by first chunk",
-        "" if config.get("async_scheduling") else "async scheduling off",
+        "" if policy in ("fcfs", None) else f"by {policy}",
+        "admits by first chunk" if admits_by_chunk else "",
+        "async scheduling off" if config.get("async_scheduling", False) is False else "",
     ]
+
+
+def print_measurement(screen: Screen, measurement: Document) -> None:
+    """Print what the engine said of itself, how the run was made, and its notes."""
+    for line in (facts_line(measurement["facts"]), care_line(measurement)):
+        if line:
+            screen.aside(line)
+    for note in measurement["notes"]:
+        screen.aside(note)
+
+
+def facts_line(facts: Document) -> str:
+    """What was resolved at start, in the engine's own words."""
+    version, tokens = facts.get("vllm_version"), facts.get("kv_cache_tokens")
+    blocks, memory = facts.get("num_gpu_blocks"), facts.get("gpu_memory_gib")
+    gpu = facts.get("gpu")
+    content = join(
+        f"vLLM {version}" if version else "",
+        format_number_of(blocks, "block") if blocks else "",
+        f"{format_thousands(tokens)} tokens" if tokens else "",
+        f"attention {facts['attention_backend']}"
+        if facts.get("attention_backend")
+        else "",
+        f"{gpu}{f', {memory:.0f} GiB' if memory else ''}"
+        if gpu
+        else facts.get("device", ""),
+    )
+    return f"measured: {content}" if content else ""
+
+
+def care_line(measurement: Document) -> str:
+    """How late the client was, whether the cache was cold, and what came before."""
+    late, num_warmup = measurement["lateness_s"], measurement["warmup_requests"]
+    cold = {
+        True: "cold cache, verified",
+        False: "cache NOT cold",
+        None: "cache state n/a",
+    }
+    return join(
+        cold[measurement["is_cold"]],
+        f"warm-up of {format_number_of(num_warmup, 'request')}" if num_warmup else "",
+        _lateness(late) if late else "client lateness n/a",
+    )
+
+
+def _lateness(late: Document) -> str:
+    p50, p99, most = (format_duration(late[name]) for name in ("p50", "p99", "max"))
+    return f"client {p50} late in the median (p99 {p99}, max {most})"
 
 
 _ENDINGS = {
@@ -156,17 +220,13 @@ def _requests(document: Document) -> str:
 
 def _kv_cache(document: Document, usage: Sequence[float]) -> str:
     kv_cache = document["kv_cache"]
-    policy = document["config"]["policy"]
-    num_usable = num_usable_blocks(kv_cache["num_gpu_blocks"], policy)
-    tokens = format_thousands(num_usable * kv_cache["block_size"])
-    is_estimated = document["config"].get("source_of_num_gpu_blocks") == "estimated"
-    origin = ", estimated" if is_estimated else ""
     idle = kv_cache["mean_cached_idle"]
+    if kv_cache["num_gpu_blocks"] is None:
+        return "n/a (nobody said how many blocks there are)"
     return "   ".join(
         part
         for part in [
-            f"{format_number_of(kv_cache['num_gpu_blocks'], 'block')} ({tokens}"
-            f" tokens{origin})",
+            _size(document),
             f"peak {format_share(kv_cache['peak_usage'])}",
             f"mean {format_share(kv_cache['mean_usage'])}",
             f"cached idle {format_share(idle)}" if idle is not None else "",
@@ -176,15 +236,29 @@ def _kv_cache(document: Document, usage: Sequence[float]) -> str:
     )
 
 
+def _size(document: Document) -> str:
+    """How many blocks, and how many tokens they hold."""
+    kv_cache, config = document["kv_cache"], document["config"]
+    size = format_number_of(kv_cache["num_gpu_blocks"], "block")
+    if kv_cache["block_size"] is None:
+        return size
+    num_usable = num_usable_blocks(kv_cache["num_gpu_blocks"], config["policy"])
+    tokens = format_thousands(num_usable * kv_cache["block_size"])
+    is_estimated = config.get("source_of_num_gpu_blocks") == "estimated"
+    return f"{size} ({tokens} tokens{', estimated' if is_estimated else ''})"
+
+
 def _pressure(document: Document) -> str:
     """What was preempted, and the time that went into it and into waiting for copies."""
     counts, waste = document["counts"], document["waste"]
+    if counts["preemptions"] is None:
+        return "n/a (preemptions were not counted)"
     has_swaps = counts["swap_preemptions"] is not None
     what = _swapped(counts) if has_swaps else _recomputed(counts)
     doing = "swapping" if has_swaps else "waiting for forced stores"
     return join(
         *what,
-        _lost_time(waste["recompute_time_share"], "recomputing"),
+        _lost_time(waste["recompute_time_share"] or 0.0, "recomputing"),
         _lost_time(waste["swap_time_share"] or 0.0, doing),
     )
 
@@ -221,15 +295,30 @@ def _lost_time(share: float, doing: str) -> str:
 
 def _prefix(document: Document) -> str:
     prefix = document["prefix_cache"]
-    if not document["config"]["enable_prefix_caching"]:
+    if document["config"]["enable_prefix_caching"] is False:
         return "n/a (prefix caching is off)"
     if prefix["query_tokens"] is None:
-        return "n/a (the trace does not say which prompts begin alike)"
+        return f"n/a ({_why_no_hits(document)})"
     again, query = prefix["recompute_hit_tokens"], prefix["query_tokens"]
     return join(
         f"{format_share(prefix['hit_rate'])} of prompt tokens were hits",
+        _raw_hits(prefix) if document["source"] == "measured" else "",
         f"{format_share(again / query)} more on recomputation" if again else "",
         _evictions(document),
+    )
+
+
+def _why_no_hits(document: Document) -> str:
+    trace = document["trace"]
+    if trace["has_sharing"] or trace.get("is_observed"):
+        return "hits were not measured"
+    return "the trace does not say which prompts begin alike"
+
+
+def _raw_hits(prefix: Document) -> str:
+    """What was counted, beside the ratio: counters of some versions have their faults."""
+    return (
+        f"{format_count(prefix['hit_tokens'])} of {format_count(prefix['query_tokens'])}"
     )
 
 
@@ -238,30 +327,37 @@ def _evictions(document: Document) -> str:
     regretted = document["waste"]["regretted_evictions"]
     if not evictions:
         return ""
+    if regretted is None:
+        return f"{evictions:,} evictions"
     return f"{evictions:,} evictions, {regretted:,} regretted"
 
 
 def _offload(document: Document) -> str:
     """What a tier took and gave; "" without one."""
     counts, kv_cache = document["counts"], document["kv_cache"]
-    if counts["offload_store_blocks"] is None:
+    copied = [counts[f"offload_{name}_bytes"] for name in ("store", "load")]
+    if copied == [None, None]:
         return ""
-    stored = counts["offload_store_bytes"] / GIB
-    loaded = counts["offload_load_bytes"] / GIB
-    evictions = counts["offload_evictions"]
+    stored, loaded = (_gib(num_bytes) for num_bytes in copied)
+    evictions, peak = counts["offload_evictions"], kv_cache["peak_cpu_blocks"]
     return join(
-        f"{stored:,.1f} GiB stored, {loaded:,.1f} GiB loaded",
+        f"{stored} stored, {loaded} loaded",
         _offload_hits(document["prefix_cache"]),
-        f"{kv_cache['peak_cpu_blocks']:,} of {kv_cache['num_cpu_blocks']:,} CPU blocks"
-        " used",
+        f"{peak:,} of {kv_cache['num_cpu_blocks']:,} CPU blocks used" if peak else "",
         f"{format_number_of(evictions, 'eviction')}" if evictions else "",
     )
+
+
+def _gib(num_bytes: int | None) -> str:
+    return "n/a" if num_bytes is None else f"{num_bytes / GIB:,.1f} GiB"
 
 
 def _offload_hits(prefix: Document) -> str:
     """The part of the prompt tokens that came from the tier, where that is known."""
     hits, query = prefix["offload_hit_tokens"], prefix["query_tokens"]
-    return f"{format_share(hits / query)} of prompt tokens from there" if query else ""
+    if not query or hits is None:
+        return ""
+    return f"{format_share(hits / query)} of prompt tokens from there"
 
 
 def _latency(document: Document, width: int) -> str:

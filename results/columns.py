@@ -76,6 +76,10 @@ class Columns:
         equal: BoolArray = np.asarray(words == value, dtype=np.bool_)
         return equal
 
+    def words(self, name: str) -> list[str]:
+        """The distinct words of a column of words, sorted."""
+        return sorted(set(map(str, self._column(name))))
+
     def flat(self, name: str) -> FloatArray:
         """All numbers of a column of lists, row after row."""
         numbers = [number for row in self._column(name) for number in row]
@@ -92,8 +96,13 @@ def durations_ns(steps: Columns) -> FloatArray:
 
 
 def computing_ns(steps: Columns) -> FloatArray:
-    """The same without the time in which steps waited for swaps."""
-    return durations_ns(steps) - steps["swap_ns"]
+    """The same without the time in which steps waited for swaps.
+
+    A measured engine does not tell that time apart, and then it is in it.
+    """
+    waiting = steps["swap_ns"] if steps.has("swap_ns") else 0.0
+    computing: FloatArray = durations_ns(steps) - waiting
+    return computing
 
 
 def rows_of(record_type: type[Any], records: Sequence[Any]) -> Rows[Any]:

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from results.columns import BoolArray, Columns, FloatArray
 from results.latency import RequestLatency, inter_token_gaps, request_latency
+from results.measured import NotMeasuredError, if_measured
 from results.statistics import statistic_of
 
 
@@ -91,9 +93,15 @@ def count_good(requests: Columns, slo: Slo) -> int:
 
 
 def is_good(latency: RequestLatency, slo: Slo) -> BoolArray:
-    """Which finished requests are inside every limit, ``(num_finished,)``."""
+    """Which finished requests are inside every limit, ``(num_finished,)``.
+
+    Raises:
+        NotMeasuredError: One of the latencies is not known.
+    """
     good = np.ones(len(latency.e2e_s), dtype=bool)
     for name, limit in slo.limits():
+        if name in latency.unmeasured:
+            raise NotMeasuredError(name.removesuffix("_s"))
         good &= ~(getattr(latency, name) > limit)
     return good
 
@@ -106,8 +114,7 @@ def judge_conditions(requests: Columns, steps: Columns, slo: Slo) -> list[dict[s
     latency = request_latency(requests)
     judged = []
     for condition in slo.conditions:
-        samples = _samples(condition.metric, latency, steps)
-        value = statistic_of(condition.statistic, *samples)
+        value = if_measured(partial(_value_of, condition, latency, steps))
         judged.append(
             {
                 "name": condition.name,
@@ -117,6 +124,12 @@ def judge_conditions(requests: Columns, steps: Columns, slo: Slo) -> list[dict[s
             }
         )
     return judged
+
+
+def _value_of(
+    condition: Condition, latency: RequestLatency, steps: Columns
+) -> float | None:
+    return statistic_of(condition.statistic, *_samples(condition.metric, latency, steps))
 
 
 def _samples(

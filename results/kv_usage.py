@@ -5,11 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from results.columns import Columns, FloatArray, durations_ns
+from results.measured import NotMeasuredError, if_measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvUsage:
-    """Shares of the GPU blocks between 0 and 1; None when no step ran.
+    """Shares of the GPU blocks between 0 and 1; None when no step ran, or nobody looked.
 
     ``active`` blocks are held by sequences. ``cached idle`` ones are held by nobody, and
     their content could still be reused: they are free to whoever needs a block. Means are
@@ -32,13 +33,19 @@ class KvUsage:
     fragmentation: float | None = None
 
 
-def num_usable_blocks(num_gpu_blocks: int, policy: str) -> int:
-    """GPU blocks that sequences can hold: all, but in v1 not block 0, the null block."""
+def num_usable_blocks(num_gpu_blocks: int | None, policy: str) -> int:
+    """GPU blocks that sequences can hold: all, but in v1 not block 0, the null block.
+
+    Raises:
+        NotMeasuredError: The engine did not say how many there are.
+    """
+    if num_gpu_blocks is None:
+        raise NotMeasuredError("num_gpu_blocks")
     return num_gpu_blocks - 1 if policy == "v1" else num_gpu_blocks
 
 
 def kv_usage(
-    steps: Columns, *, num_gpu_blocks: int, block_size: int, caching: bool
+    steps: Columns, *, num_gpu_blocks: int, block_size: int | None, caching: bool
 ) -> KvUsage:
     """Usage over all steps.
 
@@ -48,20 +55,36 @@ def kv_usage(
     Args:
         steps: Columns of ``StepRecord``, in time order.
         num_gpu_blocks: Blocks that sequences can hold, see :func:`num_usable_blocks`.
-        block_size: Tokens in a block.
+        block_size: Tokens in a block; None where that is not known.
         caching: Prefix caching is on.
     """
     if not len(steps) or num_gpu_blocks < 1:
         return KvUsage()
-    peak = max(steps["num_used_blocks"].max(), steps["num_used_blocks_end"].max())
-    idle = _cached_idle(steps, num_gpu_blocks) if caching else (None, None)
+    idle = None
+    if caching:
+        idle = if_measured(lambda: _cached_idle(steps, num_gpu_blocks))
+    peak_idle, mean_idle = idle or (None, None)
     return KvUsage(
-        peak_usage=float(peak / num_gpu_blocks),
-        mean_usage=_mean_over_time(steps, _mean_used_blocks(steps), num_gpu_blocks),
-        peak_cached_idle=idle[0],
-        mean_cached_idle=idle[1],
-        fragmentation=_fragmentation(steps, block_size),
+        peak_usage=if_measured(lambda: peak_blocks(steps) / num_gpu_blocks),
+        mean_usage=if_measured(lambda: _mean_usage(steps, num_gpu_blocks)),
+        peak_cached_idle=peak_idle,
+        mean_cached_idle=mean_idle,
+        fragmentation=if_measured(lambda: _fragmentation(steps, block_size)),
     )
+
+
+def peak_blocks(steps: Columns) -> float:
+    """Most blocks that sequences held at once."""
+    return float(max(steps["num_used_blocks"].max(), used_at_end(steps).max()))
+
+
+def used_at_end(steps: Columns) -> FloatArray:
+    """Blocks held at the end of each stretch; as at its start where that is all we know.
+
+    A sample of a server's metrics is a single moment.
+    """
+    has_end = steps.has("num_used_blocks_end")
+    return steps["num_used_blocks_end" if has_end else "num_used_blocks"]
 
 
 def usage_over_time(
@@ -69,9 +92,10 @@ def usage_over_time(
 ) -> list[float]:
     """Mean active share in each of ``num_points`` equal parts of the run.
 
-    ``[]`` without a step. ``num_gpu_blocks`` are those that sequences can hold.
+    ``[]`` without a step, and where nobody looked. ``num_gpu_blocks`` are those that
+    sequences can hold.
     """
-    if not len(steps) or num_gpu_blocks < 1:
+    if not len(steps) or num_gpu_blocks < 1 or not steps.has("num_used_blocks"):
         return []
     times, area = _block_time(steps)
     edges = np.linspace(times[0], times[-1], num_points + 1)
@@ -83,7 +107,11 @@ def usage_over_time(
 
 
 def _mean_used_blocks(steps: Columns) -> FloatArray:
-    return (steps["num_used_blocks"] + steps["num_used_blocks_end"]) / 2
+    return (steps["num_used_blocks"] + used_at_end(steps)) / 2
+
+
+def _mean_usage(steps: Columns, num_gpu_blocks: int) -> float | None:
+    return _mean_over_time(steps, _mean_used_blocks(steps), num_gpu_blocks)
 
 
 def _mean_over_time(
@@ -101,7 +129,7 @@ def _cached_idle(
     """Peak and mean share; between steps whatever was active has become idle."""
     start, end = steps["num_cached_blocks"], steps["num_cached_blocks_end"]
     gaps = steps["start_ns"][1:] - steps["end_ns"][:-1]
-    between = np.minimum((end + steps["num_used_blocks_end"])[:-1], num_gpu_blocks)
+    between = np.minimum((end + used_at_end(steps))[:-1], num_gpu_blocks)
     peak = max(start.max(), end.max(), between[gaps > 0].max(initial=0))
     within = _mean_over_time(steps, (start + end) / 2, num_gpu_blocks)
     if within is None:
@@ -119,7 +147,9 @@ def _block_time(steps: Columns) -> tuple[FloatArray, FloatArray]:
     return np.column_stack((start, end)).ravel(), np.column_stack((before, area)).ravel()
 
 
-def _fragmentation(steps: Columns, block_size: int) -> float | None:
+def _fragmentation(steps: Columns, block_size: int | None) -> float | None:
+    if block_size is None:
+        return None
     slots = _mean_used_blocks(steps) * block_size
     written = (steps["num_steps"] - 1) * steps["num_decode_seqs"]
     tokens = steps["num_used_tokens"] + written / 2

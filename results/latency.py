@@ -25,12 +25,14 @@ class RequestLatency:
         tpot_s: Time per output token after the first; NaN for one-token outputs.
         e2e_s: Arrival to the end of the last sample.
         queue_s: From when the scheduler had the request to the first batch with it.
+        unmeasured: Those of them that nobody measured; they hold NaN alone.
     """
 
     ttft_s: FloatArray
     tpot_s: FloatArray
     e2e_s: FloatArray
     queue_s: FloatArray
+    unmeasured: frozenset[str] = frozenset()
 
     @property
     def itl_s(self) -> FloatArray:
@@ -43,18 +45,52 @@ def is_finished(requests: Columns) -> BoolArray:
     return requests.is_equal("status", RequestStatus.FINISHED)
 
 
+def is_admitted(requests: Columns) -> BoolArray:
+    """Which requests ever ran, ``(num_requests,)``.
+
+    Where only a client looked, those that it had a token of.
+    """
+    has_times = requests.has("first_scheduled_ns")
+    begun = requests["first_scheduled_ns" if has_times else "first_token_ns"]
+    admitted: BoolArray = ~np.isnan(begun)
+    return admitted
+
+
 def request_latency(requests: Columns) -> RequestLatency:
     """The latencies of those requests that finished."""
     done = is_finished(requests)
-    arrival = requests["arrival_ns"][done]
-    ttft = (requests["first_token_ns"][done] - arrival) / NS_PER_S
-    e2e = (requests["finished_ns"][done] - arrival) / NS_PER_S
-    later_tokens = requests["max_sample_tokens"][done] - 1
-    has_tpot = later_tokens > 0
+    ttft = _between(requests, "arrival_ns", "first_token_ns")[done]
+    e2e = _between(requests, "arrival_ns", "finished_ns")[done]
     tpot = np.full(len(ttft), np.nan)
-    tpot[has_tpot] = (e2e - ttft)[has_tpot] / later_tokens[has_tpot]
-    queue = (requests["first_scheduled_ns"] - requests["queued_ns"])[done] / NS_PER_S
-    return RequestLatency(ttft_s=ttft, tpot_s=tpot, e2e_s=e2e, queue_s=queue)
+    if requests.has("max_sample_tokens"):
+        later_tokens = requests["max_sample_tokens"][done] - 1
+        has_tpot = later_tokens > 0
+        tpot[has_tpot] = (e2e - ttft)[has_tpot] / later_tokens[has_tpot]
+    return RequestLatency(
+        ttft_s=ttft,
+        tpot_s=tpot,
+        e2e_s=e2e,
+        queue_s=_between(requests, "queued_ns", "first_scheduled_ns")[done],
+        unmeasured=frozenset(n for n, c in _NEEDED.items() if not requests.has(*c)),
+    )
+
+
+_NEEDED = {
+    "ttft_s": ("arrival_ns", "first_token_ns"),
+    "tpot_s": ("first_token_ns", "finished_ns", "max_sample_tokens"),
+    "itl_s": ("first_token_ns", "finished_ns", "max_sample_tokens"),
+    "e2e_s": ("arrival_ns", "finished_ns"),
+    "queue_s": ("queued_ns", "first_scheduled_ns"),
+}
+"""Columns of requests that each latency needs."""
+
+
+def _between(requests: Columns, start: str, end: str) -> FloatArray:
+    """Seconds from one time of each request to another; NaN where one is not known."""
+    if not requests.has(start, end):
+        return np.full(len(requests), np.nan)
+    span: FloatArray = (requests[end] - requests[start]) / NS_PER_S
+    return span
 
 
 def inter_token_gaps(steps: Columns) -> tuple[FloatArray, FloatArray]:
@@ -62,10 +98,18 @@ def inter_token_gaps(steps: Columns) -> tuple[FloatArray, FloatArray]:
 
     Tokens of requests that did not finish are among them: the records of steps do not
     tell them apart.
+
+    Raises:
+        NotMeasuredError: Nobody recorded any.
     """
+    if not steps.has(*_STRETCH):  # then each gap is in the lists
+        return steps.flat("gap_ns") / NS_PER_S, steps.flat("gap_count")
     later_gaps, later_counts = _later_gaps(steps)
     gaps = np.concatenate((steps.flat("gap_ns"), later_gaps)) / NS_PER_S
     return gaps, np.concatenate((steps.flat("gap_count"), later_counts))
+
+
+_STRETCH = ("num_steps", "num_decode_seqs", "first_step_ns", "last_step_ns")
 
 
 def _later_gaps(steps: Columns) -> tuple[FloatArray, FloatArray]:

@@ -1,13 +1,14 @@
 """What a measured run knows besides its rows, and what nobody measured."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from results.errors import ResultsError
 
 Table = Literal["requests", "steps"]
+Figure = TypeVar("Figure")
 
 LATE_S = 0.005
 """Median lateness of the client above which latencies are partly its own."""
@@ -47,6 +48,14 @@ class NotMeasuredError(ResultsError):
             " or measure with --engine vllm, which sees more than a server shows"
         )
         self.name = name
+
+
+def if_measured(figure: Callable[[], Figure]) -> Figure | None:
+    """The figure; None where it needs what was not measured."""
+    try:
+        return figure()
+    except NotMeasuredError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +114,8 @@ class Measurement:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as they stand in run.json."""
-        return asdict(self)
+        lists = {"unmeasured": list(self.unmeasured), "notes": list(self.notes)}
+        return asdict(self) | lists
 
     @classmethod
     def from_dict(cls, known: Mapping[str, Any]) -> "Measurement":

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 
 from results.columns import Columns
+from results.measured import NotMeasuredError
 from results.run_info import RunInfo
 
 
 def has_offload_tier(info: RunInfo) -> bool:
-    """CPU blocks lie under the GPU blocks of a v1 engine."""
-    return info.policy == "v1" and info.config["num_cpu_blocks"] > 0
+    """CPU blocks lie under the GPU blocks of a v1 engine, as far as is known."""
+    return info.policy == "v1" and (info.config["num_cpu_blocks"] or 0) > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,12 @@ class OffloadTraffic:
 
 
 def block_bytes_of_all_ranks(info: RunInfo) -> int:
-    """Bytes of a block in the tier, which holds the parts of all GPUs."""
+    """Bytes of a block in the tier, which holds the parts of all GPUs.
+
+    Raises:
+        NotMeasuredError: Nobody knows the size of a block.
+    """
+    if info.config["block_bytes"] is None:
+        raise NotMeasuredError("block_bytes")
     num_ranks: int = info.config.get("tensor_parallel_size", 1)
     return int(info.config["block_bytes"]) * num_ranks

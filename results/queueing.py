@@ -75,13 +75,27 @@ def waits_ns(requests: Columns, steps: Columns) -> tuple[FloatArray, FloatArray]
 
     A request that was still waiting when the run ended has waited until then; one that
     had not come to the scheduler by then, or was refused at the door, does not count.
+    Where only a client looked, a request has waited from its arrival to its first token.
 
     Returns:
         Both ``(num_waits,)``.
     """
-    queued, scheduled = requests["queued_ns"], requests["first_scheduled_ns"]
-    end = steps["end_ns"][-1] if len(steps) else 0.0
+    begin, served = "queued_ns", "first_scheduled_ns"
+    if not is_queue_measured(requests):
+        begin, served = "arrival_ns", "first_token_ns"
+    queued, scheduled = requests[begin], requests[served]
+    end = steps["end_ns"][-1] if len(steps) else _last(requests["finished_ns"])
     left = np.where(np.isnan(requests["finished_ns"]), end, requests["finished_ns"])
     wait = np.where(np.isnan(scheduled), left, scheduled) - queued
     counts = (queued <= end) & ~(np.isnan(scheduled) & (wait <= 0))
     return queued[counts], wait[counts]
+
+
+def is_queue_measured(requests: Columns) -> bool:
+    """Whether waits are those in the engine's queue, and not a client's for its token."""
+    return requests.has("queued_ns", "first_scheduled_ns")
+
+
+def _last(times_ns: FloatArray) -> float:
+    """The latest of the times that came; 0 where none did."""
+    return float(np.nan_to_num(times_ns, nan=0.0).max(initial=0.0))

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from results.measured import Measurement
+from results.measured import Measurement, NotMeasuredError, Table
 
 
 class Ending(StrEnum):
@@ -81,8 +81,11 @@ class RunInfo:
         policy: ``v0`` or ``v1``.
         config: Every knob as resolved, and by flag how requests were chosen and timed;
             holds ``num_gpu_blocks``, ``num_cpu_blocks``, ``block_size``, ``block_bytes``,
-            ``watermark`` and ``enable_prefix_caching``.
-        trace: What is known of it, ``TRACE_KEYS`` at least.
+            ``watermark`` and ``enable_prefix_caching``, which are None where an engine
+            does not say how it is configured.
+        trace: What is known of it, ``TRACE_KEYS`` at least. ``is_observed`` where the
+            prompts were those of real traffic, so that hits are real whatever is known
+            of what they share.
         slo: What goodput is counted under, as ``Slo.to_dict`` writes it; None for none.
         outcome: How it ended.
         wall_s: Seconds that the run itself took; None while that is not known.
@@ -109,8 +112,30 @@ class RunInfo:
 
     @property
     def is_caching(self) -> bool:
-        """Prefix caching is on."""
-        return bool(self.config["enable_prefix_caching"])
+        """Prefix caching is on.
+
+        Raises:
+            NotMeasuredError: Nobody knows.
+        """
+        is_caching = self.config["enable_prefix_caching"]
+        if is_caching is None:
+            raise NotMeasuredError("enable_prefix_caching")
+        return bool(is_caching)
+
+    @property
+    def is_measured(self) -> bool:
+        """A real engine ran."""
+        return self.source == "measured"
+
+    def unmeasured_in(self, table: Table) -> frozenset[str]:
+        """The columns of a table that must not be read."""
+        if self.measurement is None:
+            return frozenset()
+        return self.measurement.unmeasured_in(table)
+
+    def counter(self, name: str) -> float | None:
+        """A counter of the engine over the whole run; None where there is none such."""
+        return None if self.measurement is None else self.measurement.counter(name)
 
     @property
     def is_closed_loop(self) -> bool:

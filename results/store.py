@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from results.errors import ResultsError, RunFolderError
 from results.journal import JOURNALS, Journal
+from results.measured import Table
 from results.output import (
     RUN_FILES,
     UNFINISHED,
@@ -33,6 +34,7 @@ from results.table import write_records
 RUN_SCHEMA = 1
 # 1  first version: state and history, and journals in place of tables while it is running
 
+TABLES: tuple[Table, ...] = ("requests", "steps")
 LIBRARIES = ("numpy", "pyarrow", "pandas")
 
 Document = dict[str, Any]
@@ -141,10 +143,15 @@ class RunStore:
         try:
             if not self.journal.is_in_place:
                 self._move_away()
+            hidden = {table: info.unmeasured_in(table) for table in TABLES}
             self._put(
-                "requests.parquet", lambda p: write_records(p, RequestRecord, requests)
+                "requests.parquet",
+                lambda p: write_records(p, RequestRecord, requests, hidden["requests"]),
             )
-            self._put("steps.parquet", lambda p: write_records(p, StepRecord, steps))
+            self._put(
+                "steps.parquet",
+                lambda p: write_records(p, StepRecord, steps, hidden["steps"]),
+            )
             self._write_document(info, summary=summary)
         except OSError as error:
             raise self._not_saved(error) from error

@@ -1,7 +1,7 @@
 """A stored run, read back for analysis, whether it ended or not."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -68,6 +68,8 @@ class StoredRun:
         info: What is known of it besides its rows; how it ended included.
         requests: One row a request; columns are those of ``RequestRecord``.
         steps: One row a stretch of equal steps; columns are those of ``StepRecord``.
+
+    Columns that nobody measured are empty, whatever their rows said.
     """
 
     folder: Path
@@ -84,12 +86,13 @@ class StoredRun:
     @property
     def request_columns(self) -> Columns:
         """The requests as statistics read them."""
-        return Columns(self.requests, len(self.requests))
+        hidden = self.info.unmeasured_in("requests")
+        return Columns(self.requests, len(self.requests), hidden)
 
     @property
     def step_columns(self) -> Columns:
         """The steps as statistics read them."""
-        return Columns(self.steps, len(self.steps))
+        return Columns(self.steps, len(self.steps), self.info.unmeasured_in("steps"))
 
 
 def load_run(folder: Path) -> StoredRun:
@@ -135,7 +138,7 @@ def _load(folder: Path, run: dict[str, Any], state: Ending) -> StoredRun:
     info = RunInfo.from_dict(run)
     info = replace(info, outcome=replace(info.outcome, ending=state))
     if state in (Ending.RUNNING, Ending.KILLED):
-        requests, steps = _read_journals(folder)
+        requests, steps = _read_journals(folder, info)
         if state is Ending.KILLED:
             requests.loc[requests["finished_ns"].isna(), "reason"] = info.outcome.reason
     else:
@@ -144,10 +147,11 @@ def _load(folder: Path, run: dict[str, Any], state: Ending) -> StoredRun:
     return StoredRun(folder=folder, run=run, info=info, requests=requests, steps=steps)
 
 
-def _read_journals(folder: Path) -> tuple["pd.DataFrame", "pd.DataFrame"]:
+def _read_journals(folder: Path, info: RunInfo) -> tuple["pd.DataFrame", "pd.DataFrame"]:
+    requests, steps = info.unmeasured_in("requests"), info.unmeasured_in("steps")
     return (
-        _journal_frame(folder / REQUESTS_JOURNAL, RequestRecord, last_of_each),
-        _journal_frame(folder / STEPS_JOURNAL, StepRecord, list),
+        _journal_frame(folder / REQUESTS_JOURNAL, RequestRecord, last_of_each, requests),
+        _journal_frame(folder / STEPS_JOURNAL, StepRecord, list, steps),
     )
 
 
@@ -155,10 +159,11 @@ def _journal_frame(
     path: Path,
     record_type: type[Any],
     choose: Callable[[list[dict[str, Any]]], list[dict[str, Any]]],
+    unmeasured: Collection[str],
 ) -> "pd.DataFrame":
     rows = read_journal(path, record_type)
     try:
-        return rows_frame(record_type, choose(rows))
+        return rows_frame(record_type, choose(rows), unmeasured)
     except (ValueError, TypeError, OverflowError) as error:
         raise RunFolderError(
             f"{path} is damaged: {error}; repeat the run that wrote it"
@@ -225,7 +230,7 @@ def _check_document(path: Path, run: dict[str, Any]) -> None:
         if missing := KINDS.keys() - run.keys():
             raise KeyError(min(missing))
         _check_kinds(run, KINDS)
-        _check_kinds(run["config"], CONFIG_KINDS)
+        _check_kinds(_known(run["config"], run["source"]), CONFIG_KINDS)
         _check_kinds(run["trace"], TRACE_KINDS)
         if not isinstance(run["summary"], dict | None):
             raise TypeError("summary is of another kind")
@@ -238,6 +243,13 @@ def _check_document(path: Path, run: dict[str, Any]) -> None:
         raise RunFolderError(
             f"{path} is damaged: {error}; repeat the run that wrote it"
         ) from error
+
+
+def _known(config: dict[str, Any], source: str) -> dict[str, Any]:
+    """The knobs that must be of their kind: a real engine need not tell all of them."""
+    if source != "measured":
+        return config
+    return {name: value for name, value in config.items() if value is not None}
 
 
 def _check_kinds(known: dict[str, Any], kinds: Kinds) -> None:

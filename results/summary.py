@@ -1,21 +1,29 @@
 """The summary document of a run: what ``blockbench run --json`` prints."""
 
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from results.columns import BoolArray, Columns
+from results.columns import BoolArray, Columns, FloatArray
 from results.findings import find
 from results.findings.run_view import RunView
 from results.goodput import Slo, count_good, judge_conditions
-from results.kv_usage import kv_usage, num_usable_blocks
-from results.latency import inter_token_gaps, is_finished, request_latency
+from results.kv_usage import KvUsage, kv_usage, num_usable_blocks
+from results.latency import (
+    inter_token_gaps,
+    is_admitted,
+    is_finished,
+    request_latency,
+)
+from results.measured import NotMeasuredError, if_measured
 from results.offload import OffloadTraffic, block_bytes_of_all_ranks, has_offload_tier
 from results.record import RequestStatus
 from results.run_info import RunInfo
-from results.statistics import NS_PER_S, summarize_samples
-from results.waste import head_of_line_s, time_shares
+from results.statistics import NS_PER_S, SampleSummary, summarize_samples
+from results.waste import head_of_line_s, recompute_share, swap_share
 
 SCHEMA_VERSION = 1
 # 1  first version
@@ -61,7 +69,12 @@ def summarize(info: RunInfo, requests: Columns, steps: Columns) -> Document:
         "findings": [finding.to_dict() for finding in find(info, requests, steps)],
         "simulated_s": duration_s if info.source == "simulated" else None,
         "wall_s": info.wall_s,
+        "measurement": _measurement(info),
     }
+
+
+def _measurement(info: RunInfo) -> Document | None:
+    return None if info.measurement is None else info.measurement.to_dict()
 
 
 def run_duration_s(requests: Columns, steps: Columns) -> float:
@@ -80,18 +93,50 @@ def run_duration_s(requests: Columns, steps: Columns) -> float:
 def is_steady(info: RunInfo, requests: Columns, steps: Columns) -> bool | None:
     """Whether waits settled, so that latencies do not depend on the trace's length.
 
-    None in a closed loop, where no queue grows, for too few requests to tell, and for a
-    run that ended before it could show.
+    None in a closed loop, where no queue grows, for too few requests to tell, for a run
+    that ended before it could show, and where nobody measured when requests were served.
     """
-    trend = RunView(info, requests, steps).trend
+    view = RunView(info, requests, steps)
+    trend = if_measured(lambda: view.trend)
     if trend is None or not (trend.is_growing or info.complete):
         return None
     return not trend.is_growing
 
 
+# -- what was measured -------------------------------------------------------------------
+
+
+def _total_of(columns: Columns, name: str) -> int | None:
+    return if_measured(lambda: columns.total(name))
+
+
+def _counted(info: RunInfo, rows: Callable[[], int], counter: str) -> int | None:
+    """From the rows; else the engine's counter over the whole run, if it has one."""
+    figure, counted = if_measured(rows), info.counter(counter)
+    return figure if figure is not None or counted is None else round(counted)
+
+
+def _is_caching(info: RunInfo) -> bool:
+    """Prefix caching is on; an engine that does not say so but counts look-ups has it."""
+    is_caching = if_measured(lambda: info.is_caching)
+    if is_caching is None:
+        return bool(info.counter("prefix_cache_query_tokens"))
+    return is_caching
+
+
 def _can_hit(info: RunInfo) -> bool:
-    """A trace that does not say which prompts begin alike has no hits to speak of."""
-    return info.is_caching and bool(info.trace["has_sharing"])
+    """Prompts that only a length is known of have no hits to speak of."""
+    is_known = info.trace["has_sharing"] or info.trace.get("is_observed", False)
+    return _is_caching(info) and bool(is_known)
+
+
+def _has_tier(info: RunInfo) -> bool:
+    """Something lies under the GPU blocks, as its traffic shows where nobody says it."""
+    names = ("offload_store_bytes", "offload_load_bytes")
+    return has_offload_tier(info) or any(info.counter(name) for name in names)
+
+
+# -- sections ----------------------------------------------------------------------------
 
 
 def _counts(info: RunInfo, requests: Columns, steps: Columns) -> Document:
@@ -101,46 +146,65 @@ def _counts(info: RunInfo, requests: Columns, steps: Columns) -> Document:
     }
     # A run that was killed has no rows of requests to which it had not come.
     statuses["failed"] += info.trace["num_requests"] - len(requests)
-    recompute = steps.total("num_preempted_recompute")
-    swap = steps.total("num_preempted_swap")
     return {
         **statuses,
-        "preemptions": recompute + swap,
-        "recompute_preemptions": recompute,
+        **_preemptions(info, steps),
         **_swaps(info, steps),
-        "evictions": steps.total("num_evictions") if info.is_caching else None,
+        "evictions": _total_of(steps, "num_evictions") if _is_caching(info) else None,
         **_offload(info, steps),
-        "prefill_tokens": steps.total("num_prefill_tokens"),
-        "steps": steps.total("num_steps"),
+        "prefill_tokens": _total_of(steps, "num_prefill_tokens"),
+        "steps": _total_of(steps, "num_steps"),
+    }
+
+
+def _preemptions(info: RunInfo, steps: Columns) -> Document:
+    """All, and those by recomputation, which in v1 are all."""
+    kinds = ("num_preempted_recompute", "num_preempted_swap")
+    total = _counted(info, lambda: sum(map(steps.total, kinds)), "preemptions")
+    recompute = _total_of(steps, kinds[0])
+    is_all = recompute is None and info.policy == "v1"
+    return {
+        "preemptions": total,
+        "recompute_preemptions": total if is_all else recompute,
     }
 
 
 def _swaps(info: RunInfo, steps: Columns) -> Document:
     """What v0 swaps and copies; v1 does neither."""
+    swapped = "num_preempted_swap"
     names = {
-        "swap_preemptions": "num_preempted_swap",
-        "swap_out_blocks": "num_swap_out_blocks",
-        "swap_in_blocks": "num_swap_in_blocks",
-        "copy_on_write": "num_copy_on_write",
+        "swap_out_blocks": ("num_swap_out_blocks", "swap_out_blocks"),
+        "swap_in_blocks": ("num_swap_in_blocks", "swap_in_blocks"),
+        "copy_on_write": ("num_copy_on_write", "copy_on_write_blocks"),
     }
     if info.policy == "v1":
-        return dict.fromkeys(names)
-    return {key: steps.total(name) for key, name in names.items()}
+        return dict.fromkeys(("swap_preemptions", *names))
+    return {"swap_preemptions": _total_of(steps, swapped)} | {
+        key: _counted(info, partial(steps.total, column), counter)
+        for key, (column, counter) in names.items()
+    }
 
 
 def _offload(info: RunInfo, steps: Columns) -> Document:
     """Copies to and from the tier, in blocks and in bytes over all GPUs."""
     names = ("store_blocks", "load_blocks", "store_bytes", "load_bytes", "evictions")
-    if not has_offload_tier(info):
+    if not _has_tier(info):
         return dict.fromkeys(f"offload_{name}" for name in names)
-    traffic, block_bytes = OffloadTraffic.of(steps), block_bytes_of_all_ranks(info)
+    traffic = if_measured(lambda: OffloadTraffic.of(steps))
+    stored, loaded = "num_offload_store_blocks", "num_offload_load_blocks"
     return {
-        "offload_store_blocks": traffic.num_stored,
-        "offload_load_blocks": traffic.num_loaded,
-        "offload_store_bytes": traffic.num_stored * block_bytes,
-        "offload_load_bytes": traffic.num_loaded * block_bytes,
-        "offload_evictions": traffic.num_evictions,
+        "offload_store_blocks": _total_of(steps, stored),
+        "offload_load_blocks": _total_of(steps, loaded),
+        "offload_store_bytes": _copied_bytes(info, steps, stored, "offload_store_bytes"),
+        "offload_load_bytes": _copied_bytes(info, steps, loaded, "offload_load_bytes"),
+        "offload_evictions": None if traffic is None else traffic.num_evictions,
     }
+
+
+def _copied_bytes(info: RunInfo, steps: Columns, column: str, counter: str) -> int | None:
+    return _counted(
+        info, lambda: steps.total(column) * block_bytes_of_all_ranks(info), counter
+    )
 
 
 def _prefix_cache(info: RunInfo, requests: Columns) -> Document:
@@ -148,18 +212,44 @@ def _prefix_cache(info: RunInfo, requests: Columns) -> Document:
     if not _can_hit(info):
         names = ("query", "hit", "gpu_hit", "offload_hit", "recompute_hit")
         return {"hit_rate": None} | dict.fromkeys(f"{name}_tokens" for name in names)
-    admitted = ~np.isnan(requests["first_scheduled_ns"])
-    query = _total(requests, "num_prompt_tokens", admitted)
-    hit = _total(requests, "num_cached_tokens", admitted)
-    offload_hit = _total(requests, "num_offload_cached_tokens", admitted)
+    hits = if_measured(lambda: _hits_of_rows(requests)) or _hits_of_counters(info)
+    query, hit, offload_hit = hits
+    has_tier = _has_tier(info)
+    elsewhere = offload_hit if has_tier else 0
+    gpu_hit = None if hit is None or elsewhere is None else hit - elsewhere
     return {
         "query_tokens": query,
         "hit_tokens": hit,
-        "gpu_hit_tokens": hit - offload_hit,
-        "offload_hit_tokens": offload_hit if has_offload_tier(info) else None,
-        "hit_rate": hit / query if query else None,
-        "recompute_hit_tokens": requests.total("num_recompute_cached_tokens"),
+        "gpu_hit_tokens": gpu_hit,
+        "offload_hit_tokens": offload_hit if has_tier else None,
+        "hit_rate": hit / query if query and hit is not None else None,
+        "recompute_hit_tokens": _total_of(requests, "num_recompute_cached_tokens"),
     }
+
+
+Hits = tuple[int | None, int | None, int | None]
+"""Prompt tokens looked up; found; found in the tier."""
+
+
+def _hits_of_rows(requests: Columns) -> Hits:
+    admitted = is_admitted(requests)
+    hit = _total(requests, "num_cached_tokens", admitted)
+    return (
+        _total(requests, "num_prompt_tokens", admitted),
+        hit,
+        if_measured(lambda: _total(requests, "num_offload_cached_tokens", admitted)),
+    )
+
+
+def _hits_of_counters(info: RunInfo) -> Hits:
+    """What vLLM finds on the GPU, and what others have for it, it counts apart."""
+    query, on_gpu = (
+        info.counter(f"prefix_cache_{name}_tokens") for name in ("query", "hit")
+    )
+    if query is None or on_gpu is None:
+        return None, None, None
+    elsewhere = round(info.counter("external_prefix_cache_hit_tokens") or 0)
+    return round(query), round(on_gpu) + elsewhere, elsewhere
 
 
 def _total(requests: Columns, name: str, chosen: BoolArray) -> int:
@@ -171,24 +261,30 @@ def _latency(requests: Columns, steps: Columns) -> Document:
     return {
         "ttft": summarize_samples(latency.ttft_s),
         "tpot": summarize_samples(latency.tpot_s),
-        "itl": summarize_samples(*inter_token_gaps(steps)),
+        "itl": _itl(steps),
         "e2e": summarize_samples(latency.e2e_s),
         "queue": summarize_samples(latency.queue_s),
     }
 
 
-def _per_s(amount: int, duration_s: float) -> float | None:
-    return amount / duration_s if duration_s > 0 else None
+def _itl(steps: Columns) -> SampleSummary:
+    gaps = if_measured(lambda: inter_token_gaps(steps))
+    return summarize_samples(*(gaps or (np.zeros(0),)))
+
+
+def _per_s(amount: int | None, duration_s: float) -> float | None:
+    return amount / duration_s if amount is not None and duration_s > 0 else None
 
 
 def _throughput(requests: Columns, duration_s: float) -> Document:
     done = is_finished(requests)
-    output = _total(requests, "num_output_tokens", done)
-    prompt = _total(requests, "num_prompt_tokens", done)
+    output = if_measured(lambda: _total(requests, "num_output_tokens", done))
+    prompt = if_measured(lambda: _total(requests, "num_prompt_tokens", done))
+    total = None if prompt is None or output is None else prompt + output
     return {
         "request_per_s": _per_s(int(done.sum()), duration_s),
         "output_token_per_s": _per_s(output, duration_s),
-        "total_token_per_s": _per_s(prompt + output, duration_s),
+        "total_token_per_s": _per_s(total, duration_s),
     }
 
 
@@ -198,25 +294,20 @@ def _goodput(
     if info.slo is None:
         return None
     slo = Slo.from_dict(info.slo)
-    good = count_good(requests, slo)
+    good = if_measured(lambda: count_good(requests, slo))
     num_requests = info.trace["num_requests"]
     return {
         "slo": slo.to_dict(),
         "request_per_s": _per_s(good, duration_s),
-        "fraction": good / num_requests if num_requests else None,
+        "fraction": good / num_requests if num_requests and good is not None else None,
         "conditions": judge_conditions(requests, steps, slo),
     }
 
 
 def _kv_cache(info: RunInfo, steps: Columns) -> Document:
     config = info.config
-    usage = kv_usage(
-        steps,
-        num_gpu_blocks=num_usable_blocks(config["num_gpu_blocks"], info.policy),
-        block_size=config["block_size"],
-        caching=info.is_caching,
-    )
-    peak_cpu = int(steps["num_used_cpu_blocks"].max(initial=0))
+    usage = if_measured(lambda: _kv_usage(info, steps)) or KvUsage()
+    peak_cpu = if_measured(lambda: int(steps["num_used_cpu_blocks"].max(initial=0)))
     return {
         "num_gpu_blocks": config["num_gpu_blocks"],
         "num_cpu_blocks": config["num_cpu_blocks"],
@@ -226,18 +317,35 @@ def _kv_cache(info: RunInfo, steps: Columns) -> Document:
     }
 
 
+def _kv_usage(info: RunInfo, steps: Columns) -> KvUsage:
+    config = info.config
+    return kv_usage(
+        steps,
+        num_gpu_blocks=num_usable_blocks(config["num_gpu_blocks"], info.policy),
+        block_size=config["block_size"],
+        caching=_is_caching(info),
+    )
+
+
 def _waste(info: RunInfo, requests: Columns, steps: Columns) -> Document:
-    shares = time_shares(steps)
-    blocked_s = head_of_line_s(requests, steps, info.config["block_size"])
-    regretted = steps.total("num_regretted_evictions")
+    blocked = if_measured(lambda: _blocked_s(info, requests, steps))
+    forced = _total_of(steps, "num_forced_stores")
+    regretted = _total_of(steps, "num_regretted_evictions")
+    swap = if_measured(lambda: swap_share(steps))
     has_tier = has_offload_tier(info)
-    is_copying = has_tier or info.policy == "v0"
     return {
-        "recomputed_tokens": steps.total("num_recomputed_tokens"),
-        "recompute_time_share": shares.recompute,
-        "swap_time_share": shares.swap if is_copying else None,
-        "forced_stores": steps.total("num_forced_stores") if has_tier else None,
-        "regretted_evictions": regretted if info.is_caching else None,
-        "head_of_line_s": float(blocked_s.sum()),
-        "head_of_line_requests": int((blocked_s > 0).sum()),
+        "recomputed_tokens": _total_of(steps, "num_recomputed_tokens"),
+        "recompute_time_share": if_measured(lambda: recompute_share(steps)),
+        "swap_time_share": swap if has_tier or info.policy == "v0" else None,
+        "forced_stores": forced if has_tier else None,
+        "regretted_evictions": regretted if _is_caching(info) else None,
+        "head_of_line_s": None if blocked is None else float(blocked.sum()),
+        "head_of_line_requests": None if blocked is None else int((blocked > 0).sum()),
     }
+
+
+def _blocked_s(info: RunInfo, requests: Columns, steps: Columns) -> FloatArray:
+    block_size = info.config["block_size"]
+    if block_size is None:
+        raise NotMeasuredError("block_size")
+    return head_of_line_s(requests, steps, block_size)

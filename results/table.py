@@ -1,7 +1,7 @@
 """Records as Arrow tables, and their files: equal rows give equal bytes."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import UnionType
@@ -18,12 +18,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def record_schema(record_type: type[Any]) -> "pa.Schema":
-    """The Arrow schema of a record class: one field an attribute, in their order."""
+def record_schema(
+    record_type: type[Any], unmeasured: Collection[str] = ()
+) -> "pa.Schema":
+    """The Arrow schema of a record class: one field an attribute, in their order.
+
+    Those that nobody measured may be null.
+    """
     import pyarrow as pa
 
     hints = get_type_hints(record_type)
-    return pa.schema([_arrow_field(f.name, hints[f.name]) for f in fields(record_type)])
+    found = [_arrow_field(f.name, hints[f.name]) for f in fields(record_type)]
+    return pa.schema(
+        [f.with_nullable(True) if f.name in unmeasured else f for f in found]
+    )
 
 
 def _arrow_field(name: str, hint: Any) -> "pa.Field":
@@ -40,11 +48,18 @@ def _arrow_field(name: str, hint: Any) -> "pa.Field":
     return pa.field(name, pa.string(), nullable=False)
 
 
-def _arrow_table(record_type: type[Any], columns: Mapping[str, Any]) -> "pa.Table":
+def _arrow_table(
+    record_type: type[Any], columns: Mapping[str, Any], unmeasured: Collection[str] = ()
+) -> "pa.Table":
     import pyarrow as pa
 
-    schema = record_schema(record_type)
-    arrays = [_arrow_array(columns[name], schema.field(name)) for name in schema.names]
+    schema = record_schema(record_type, unmeasured)
+    arrays = [
+        pa.nulls(len(columns[field.name]), field.type)
+        if field.name in unmeasured
+        else _arrow_array(columns[field.name], field)
+        for field in schema
+    ]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -57,10 +72,15 @@ def _arrow_array(values: Any, field: "pa.Field") -> "pa.Array":
     return pa.array(values, type=field.type)
 
 
-def write_records(path: Path, record_type: type[Any], records: Sequence[Any]) -> None:
+def write_records(
+    path: Path,
+    record_type: type[Any],
+    records: Sequence[Any],
+    unmeasured: Collection[str] = (),
+) -> None:
     """Write one row a record as Parquet; the file holds no time of day.
 
-    It is on the disk when this returns.
+    It is on the disk when this returns. Columns that nobody measured are null.
 
     Raises:
         OSError: The file cannot be written.
@@ -69,7 +89,8 @@ def write_records(path: Path, record_type: type[Any], records: Sequence[Any]) ->
 
     rows = rows_of(record_type, records)
     names = [field.name for field in fields(record_type)]
-    table = _arrow_table(record_type, {name: rows.column(name) for name in names})
+    columns = {name: rows.column(name) for name in names}
+    table = _arrow_table(record_type, columns, unmeasured)
     # Arrow encodes a path as UTF-8, which fails where Python's locale does not.
     with path.open("wb") as file:
         pq.write_table(table, file, write_page_checksum=True)
@@ -107,7 +128,9 @@ def read_frame(path: Path, record_type: type[Any]) -> "pd.DataFrame":
 
 
 def rows_frame(
-    record_type: type[Any], rows: Sequence[Mapping[str, Any]]
+    record_type: type[Any],
+    rows: Sequence[Mapping[str, Any]],
+    unmeasured: Collection[str] = (),
 ) -> "pd.DataFrame":
     """Rows with the columns and types that they have when read from Parquet.
 
@@ -116,7 +139,7 @@ def rows_frame(
     """
     names = [field.name for field in fields(record_type)]
     columns = {name: [row[name] for row in rows] for name in names}
-    return _frame(_arrow_table(record_type, columns))
+    return _frame(_arrow_table(record_type, columns, unmeasured))
 
 
 def _frame(table: "pa.Table") -> "pd.DataFrame":

@@ -31,19 +31,41 @@ class TimeShares:
 
 def time_shares(steps: Columns) -> TimeShares:
     """Where the time of the steps went."""
-    busy = float(durations_ns(steps).sum())
-    if busy <= 0:
+    if durations_ns(steps).sum() <= 0:
         return TimeShares()
-    computing = computing_ns(steps)
-    prefill = float((computing * _share_of_tokens(steps, "num_prefill_tokens")).sum())
-    again = float((computing * _share_of_tokens(steps, "num_recomputed_tokens")).sum())
-    swap = float(steps["swap_ns"].sum())
+    prefill, swap = prefill_share(steps), swap_share(steps)
     return TimeShares(
-        prefill=prefill / busy,
-        recompute=again / busy,
-        swap=swap / busy,
-        decode=(busy - prefill - swap) / busy,
+        prefill=prefill,
+        recompute=recompute_share(steps),
+        swap=swap,
+        decode=1 - prefill - swap,
     )
+
+
+def prefill_share(steps: Columns) -> float:
+    """``TimeShares.prefill`` alone, where not all is measured."""
+    return _share_of_time(steps, _of_tokens(steps, "num_prefill_tokens"))
+
+
+def recompute_share(steps: Columns) -> float:
+    """``TimeShares.recompute`` alone."""
+    return _share_of_time(steps, _of_tokens(steps, "num_recomputed_tokens"))
+
+
+def swap_share(steps: Columns) -> float:
+    """``TimeShares.swap`` alone."""
+    return _share_of_time(steps, steps["swap_ns"])
+
+
+def _share_of_time(steps: Columns, part_ns: FloatArray) -> float:
+    busy = float(durations_ns(steps).sum())
+    return float(part_ns.sum()) / busy if busy > 0 else 0.0
+
+
+def _of_tokens(steps: Columns, name: str) -> FloatArray:
+    """The part of each stretch that falls on such tokens, nanoseconds."""
+    part: FloatArray = computing_ns(steps) * _share_of_tokens(steps, name)
+    return part
 
 
 def _share_of_tokens(steps: Columns, name: str) -> FloatArray:

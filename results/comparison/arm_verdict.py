@@ -9,6 +9,7 @@ from results.comparison.verdict import (
     Verdict,
     describe_change,
 )
+from results.measured import if_measured
 
 HEADLINES = (
     "finished",
@@ -62,13 +63,24 @@ def _of_trouble(base: Arm, arm: Arm) -> tuple[Verdict, str]:
 
 def _blind_to_hits(base: Arm, arm: Arm) -> str:
     """Why caching cannot be judged on a trace that does not tell what it finds."""
-    is_switched = base.run.info.is_caching != arm.run.info.is_caching
-    if not is_switched or base.run.info.trace["has_sharing"]:
+    trace = base.run.info.trace
+    is_known = trace["has_sharing"] or trace.get("is_observed")
+    if is_known or not _is_switched(base, arm):
         return ""
     return (
         "the trace does not say which prompts begin alike, so what prefix caching would"
         " find is not known"
     )
+
+
+def _caching(arm: Arm) -> bool | None:
+    """Whether prefix caching is on; None where nobody says it of a real engine."""
+    return if_measured(lambda: arm.run.info.is_caching)
+
+
+def _is_switched(base: Arm, arm: Arm) -> bool:
+    """One has prefix caching on, the other off."""
+    return {_caching(base), _caching(arm)} == {True, False}
 
 
 def _of_outcomes(results: Sequence[MetricResult]) -> Verdict:
@@ -110,7 +122,12 @@ def _hits(base: Arm, arm: Arm, by_name: dict[str, MetricResult]) -> str:
     had, has = (value or 0.0 for value in hits.values)
     if not (had or has):
         return _no_hits(base, arm, by_name)
-    share = hits.difference / (by_name["prefill_tokens"].values[0] or 1.0)
+    prefill = by_name.get("prefill_tokens")
+    if not hits.difference:
+        return "hits are as before"
+    if prefill is None or not prefill.values[0]:
+        return f"{'more' if hits.difference > 0 else 'fewer'} hits"
+    share = hits.difference / prefill.values[0]
     if abs(share) < LEAST_CHANGE:
         return "hits are as before"
     if share < 0:
@@ -120,17 +137,17 @@ def _hits(base: Arm, arm: Arm, by_name: dict[str, MetricResult]) -> str:
 
 def _no_hits(base: Arm, arm: Arm, by_name: dict[str, MetricResult]) -> str:
     evictions = by_name.get("evictions")
-    if not arm.run.info.is_caching or evictions is None:
+    if not _caching(arm) or evictions is None:
         return ""
     num_evicted = evictions.values[1] or 0
     what = f", and evicts {num_evicted:,.0f} blocks" if num_evicted else ""
-    does = "prefix caching saves nothing" if not base.run.info.is_caching else "no hits"
+    does = "prefix caching saves nothing" if not _caching(base) else "no hits"
     return f"{does}{what}"
 
 
 def _followers(base: Arm, arm: Arm) -> str:
     """What vLLM's defaults switch when prefix caching is; else empty."""
-    if base.run.info.is_caching == arm.run.info.is_caching:
+    if not _is_switched(base, arm):
         return ""
     others = [n for n in differing_knobs(base, arm) if n in DEFAULTS_OF_CACHING]
     return f"vLLM changes {' and '.join(others)} with it" if others else ""

@@ -48,7 +48,7 @@ class Comparer:
     def result(self, arm: Arm, metric: Metric) -> MetricResult:
         """One metric of an arm that has run."""
         values = self.baseline.value(metric), arm.value(metric)
-        base, value = _with_zeros(metric, values)
+        base, value = _with_zeros(metric, values, (self.baseline, arm))
         if base is None or value is None:
             return MetricResult(
                 metric=metric,
@@ -121,8 +121,24 @@ class Comparer:
         return ""
 
 
-def _with_zeros(metric: Metric, values: Values) -> Values:
+def _with_zeros(metric: Metric, values: Values, arms: tuple[Arm, Arm]) -> Values:
     """0 in place of None where nothing could have been there, as swaps in v1."""
     if not metric.is_zero_without or values == (None, None):
         return values
-    return values[0] or 0.0, values[1] or 0.0
+    first, second = (
+        0.0 if value is None and _can_have_none(metric, arm) else value
+        for value, arm in zip(values, arms, strict=True)
+    )
+    return first, second
+
+
+def _can_have_none(metric: Metric, arm: Arm) -> bool:
+    """Whether None means that there was none: of a real engine it may not be known."""
+    info = arm.run.info
+    if arm.is_simulated:
+        return True
+    if metric.path[0] == "counts":  # swaps and copies on write
+        return info.policy == "v1"
+    is_on = info.config["enable_prefix_caching"] is not False
+    has_tier = info.config["num_cpu_blocks"] != 0
+    return not (is_on and (has_tier or metric.name != "offload_hit_tokens"))

@@ -38,7 +38,7 @@ class Metric:
             ``throughput``, ``goodput`` or ``finished``; empty for causes.
         sample: Values over requests that it is a statistic of; else empty.
         statistic: ``mean``, ``sum``, or a percentile as ``p99``.
-        path: Keys of the summary; else empty.
+        path: Keys of the summary, for runs without such values as well; else empty.
         is_zero_without: What cannot have any has 0: hits without a cache, swaps in v1.
     """
 
@@ -62,7 +62,9 @@ class Metric:
         if not self.sample:
             return _figure(summary, self.path)
         values = samples.values.get(self.sample)
-        return None if values is None else self.of_samples(values)
+        if values is None:  # counted over the whole run, if at all
+            return _figure(summary, self.path)
+        return self.of_samples(values)
 
     def of_samples(self, values: FloatArray) -> float | None:
         """The statistic; NaN stands for "has none" and is left out."""
@@ -79,7 +81,7 @@ class Metric:
 
 
 def _figure(summary: Summary, path: Sequence[str]) -> float | None:
-    found: Any = summary
+    found: Any = summary if path else None
     for key in path:
         found = found.get(key) if isinstance(found, Mapping) else None
     return float(found) if isinstance(found, int | float) else None
@@ -115,8 +117,9 @@ def _rate(name: str, label: str) -> Metric:
     )
 
 
-def _sum(name: str, label: str, unit: str = "tokens") -> Metric:
-    return Metric(name=name, label=label, unit=unit, sample=name, statistic="sum")
+def _sum(section: str, name: str, label: str, unit: str = "tokens") -> Metric:
+    place: dict[str, Any] = {"sample": name, "statistic": "sum", "path": (section, name)}
+    return Metric(name=name, label=label, unit=unit, **place)
 
 
 def _part(section: str, name: str, label: str, unit: str, **more: Any) -> Metric:
@@ -153,8 +156,8 @@ METRICS: tuple[Metric, ...] = (
     _part("kv_cache", "peak_usage", "KV cache peak", "share"),
     _part("kv_cache", "mean_usage", "KV cache mean", "share"),
     _part("kv_cache", "fragmentation", "fragmentation", "share"),
-    _sum("preemptions", "preemptions", "preemptions"),
-    _sum("recomputed_tokens", "recomputed tokens"),
+    _sum("counts", "preemptions", "preemptions", "preemptions"),
+    _sum("waste", "recomputed_tokens", "recomputed tokens"),
     _part("counts", "swap_out_blocks", "swapped out", "blocks", **_COPIES),
     _part("counts", "swap_in_blocks", "swapped in", "blocks", **_COPIES),
     _part("counts", "copy_on_write", "copied on write", "blocks", **_COPIES),

@@ -8,6 +8,7 @@ import numpy as np
 from results.columns import Columns, FloatArray
 from results.goodput import Slo, is_good
 from results.latency import is_finished, request_latency
+from results.measured import if_measured
 from results.rows import IntArray
 
 LATENCIES = ("ttft", "tpot", "e2e", "queue")
@@ -20,8 +21,9 @@ class RequestSamples:
     Attributes:
         values: By name, ``(num_requests,)`` each. ``ttft``, ``tpot``, ``e2e`` and
             ``queue`` are seconds, NaN where a request did not finish or has none.
-            ``recomputed_tokens``, ``preemptions`` and ``finished`` (0 or 1) are counts.
-            ``good`` is 1 where the request met its SLO, and there only if one was set.
+            ``recomputed_tokens``, ``preemptions`` and ``finished`` (0 or 1) are counts;
+            the first two are there only if they were measured. ``good`` is 1 where the
+            request met its SLO, and there only if one was set and can be judged.
         num_requests: Requests of the trace.
     """
 
@@ -46,14 +48,14 @@ class RequestSamples:
         for name in LATENCIES:
             seconds = getattr(latency, f"{name}_s")
             values[name] = _placed(seconds, place[done], num_requests, np.nan)
-        counts = {
-            "recomputed_tokens": requests["num_recomputed_tokens"],
-            "preemptions": requests["num_preemptions"],
-            "finished": done.astype(np.float64),
-        }
-        if slo is not None:
+        counts = {"finished": done.astype(np.float64)}
+        for name in ("recomputed_tokens", "preemptions"):
+            if requests.has(f"num_{name}"):
+                counts[name] = requests[f"num_{name}"]
+        good = None if slo is None else if_measured(lambda: is_good(latency, slo))
+        if good is not None:
             counts["good"] = np.zeros(len(requests))
-            counts["good"][done] = is_good(latency, slo)
+            counts["good"][done] = good
         for name, each in counts.items():
             values[name] = _placed(each, place, num_requests, 0.0)
         return cls(values=values, num_requests=num_requests)

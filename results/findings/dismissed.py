@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from results.columns import BoolArray, FloatArray
+from results.findings.failure import find_failed
 from results.findings.finding import Finding, Severity
 from results.findings.fit import larger_pool, num_blocks_present
+from results.findings.rule import findings_of
 from results.findings.run_view import RunView
 from results.record import RequestStatus
 
@@ -16,12 +19,13 @@ FindingsOfReason = Callable[[RunView, BoolArray], list[Finding]]
 
 def find_dismissed(run: RunView) -> list[Finding]:
     """One finding for each reason for which requests left without finishing."""
-    found = []
-    for reason, finding in _FINDINGS.items():
-        chosen = _dismissed_for(run, reason)
-        if chosen.any():
-            found += finding(run, chosen)
-    return found
+    rules = [partial(_of_reason, reason=reason) for reason in _FINDINGS]
+    return findings_of(run, *rules, find_failed)
+
+
+def _of_reason(run: RunView, reason: str) -> list[Finding]:
+    chosen = _dismissed_for(run, reason)
+    return _FINDINGS[reason](run, chosen) if chosen.any() else []
 
 
 def _dismissed_for(run: RunView, reason: str) -> BoolArray:
@@ -98,7 +102,7 @@ def _prompt_too_long(run: RunView, chosen: BoolArray) -> list[Finding]:
             code="prompt_too_long",
             severity="warning",
             message=f"{run.named(chosen)} had prompts longer than max_model_len"
-            f" ({run.knob('max_model_len'):,} tokens), up to {longest:,}, and never ran",
+            f" ({run.known('max_model_len'):,} tokens), up to {longest:,}, and never ran",
             advice=advice,
         )
     ]

@@ -1,16 +1,16 @@
 """How a run ended, and what it did not give."""
 
-import math
-
 import numpy as np
 
+from results.findings.failure import failure
 from results.findings.finding import Finding
 from results.findings.fit import larger_pool, more_blocks
+from results.findings.rule import findings_of
 from results.findings.run_view import RunView
 from results.latency import is_finished
 from results.naming import number_of
 from results.record import RequestStatus
-from results.run_info import Ending
+from results.run_info import MEASURED_KINDS, Ending
 
 ENDS_OF_ENGINE = (
     "vllm_would_die",
@@ -18,17 +18,20 @@ ENDS_OF_ENGINE = (
     "swap_space_short",
     "recompute_several",
     "recompute_first_sample",
+    *MEASURED_KINDS,
 )
-"""Codes of findings that say that vLLM's engine would have ended there."""
+"""Codes of findings that say that the engine ended there, or vLLM's would have."""
 
 
 def find_ending(run: RunView) -> list[Finding]:
     """Why a run broke off, outputs that were cut, blocks that were lost."""
-    return [*_broken_off(run), *_cut_outputs(run), *_lost_blocks(run)]
+    return findings_of(run, _broken_off, _cut_outputs, _lost_blocks)
 
 
 def _broken_off(run: RunView) -> list[Finding]:
     outcome = run.info.outcome
+    if outcome.kind in MEASURED_KINDS:
+        return [failure(run)]
     if outcome.ending is Ending.DIED:
         return [
             Finding(
@@ -60,7 +63,7 @@ def _way_on(run: RunView) -> str:
     """What would let a run go on in which nothing could."""
     left = run.requests.is_equal("status", RequestStatus.FAILED)
     largest = 1 if run.is_v1 else int(run.requests["n"][left].max(initial=1))
-    if largest > (run.knob("max_num_seqs") or math.inf):
+    if largest > run.most_seqs:
         return f"--max-num-seqs {largest}, as a request has n = {largest}"
     was_swapped = len(run.steps) and run.steps["num_swapped"][-1] > 0
     if was_swapped and run.knob("enable_chunked_prefill"):
@@ -83,7 +86,9 @@ def _cut_outputs(run: RunView) -> list[Finding]:
     num_cut = int(np.sum(cut & is_finished(requests)))
     if not num_cut:
         return []
-    limit = run.knob("max_model_len")
+    if run.info.is_measured:
+        return [_ended_early(num_cut)]
+    limit = run.known("max_model_len")
     return [
         Finding(
             code="outputs_cut",
@@ -93,6 +98,18 @@ def _cut_outputs(run: RunView) -> list[Finding]:
             advice=_room_for_outputs(run, int(wanted[cut].max())),
         )
     ]
+
+
+def _ended_early(num_cut: int) -> Finding:
+    """A real engine stops where its model says so, too, unless it is told not to."""
+    return Finding(
+        code="outputs_cut",
+        severity="info",
+        message=f"{number_of(num_cut, 'request')} ended before all the output that was"
+        " asked for: at the model's own end of text, or at max_model_len",
+        advice="outputs of another length are another load; ignore_eos makes a server go"
+        " on to the length asked for, and a longer --max-model-len holds it",
+    )
 
 
 def _room_for_outputs(run: RunView, wanted: int) -> str:

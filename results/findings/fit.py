@@ -58,10 +58,10 @@ def num_blocks_for_all(run: RunView) -> int:
     n, demand = rows["n"][ran], run.demand_blocks[ran]
     present = num_blocks_present(run, ran)
     largest = np.argsort(-demand / n)
-    can_run = np.cumsum(n[largest]) <= (run.knob("max_num_seqs") or np.inf)
+    can_run = np.cumsum(n[largest]) <= run.most_seqs
     at_once = max(demand[largest][can_run].sum(), demand.max())
     most = float(min(present, at_once)) + run.num_set_aside + _free_to_grow(run)
-    return math.ceil(most / (1 - float(run.info.config["watermark"])))
+    return math.ceil(most / (1 - run.watermark))
 
 
 def _free_to_grow(run: RunView) -> float:
@@ -151,7 +151,7 @@ def higher_watermark(run: RunView) -> str:
         return ""
     average, most = fitting_seqs(run, 0.5), fitting_seqs(run, MOST_OF_LIFE)
     share = math.ceil(100 * (1 - most / average)) / 100 if average else 1.0
-    if not run.info.config["watermark"] < share <= MAX_WATERMARK:
+    if not run.watermark < share <= MAX_WATERMARK:
         return ""
     return f"; or --watermark {share:g}, which leaves those who run room to grow"
 
@@ -160,7 +160,7 @@ def fewer_seqs(run: RunView, part: float) -> str:
     """As many sequences as fit, as a remedy; "" where that limits nothing or too much."""
     num_seqs = fitting_seqs(run, part)
     largest = 1 if run.is_v1 else int(run.requests["n"].max(initial=1))
-    if not largest <= num_seqs < (run.knob("max_num_seqs") or math.inf):
+    if not largest <= num_seqs < run.most_seqs:
         return ""
     return f"--max-num-seqs {num_seqs}, {as_many_as_fit(part)}"
 

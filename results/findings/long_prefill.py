@@ -37,7 +37,7 @@ def find_long_prefills(run: RunView) -> list[Finding]:
     num_ran = int(run.is_admitted.sum())
     if held_s < MIN_WAIT_S * num_ran or held_s < MIN_BLAME * queue_s:
         return []
-    limit = int(run.knob("max_num_batched_tokens"))
+    limit = int(run.known("max_num_batched_tokens"))
     chunk = max(limit // AT_ONCE // THRESHOLD_STEP * THRESHOLD_STEP, 1)
     return [
         Finding(
@@ -56,7 +56,7 @@ def _is_alone(run: RunView) -> BoolArray:
     """Stretches in which one prefill, and what decodes, took the whole step."""
     steps = run.steps
     num_tokens = steps["num_prefill_tokens"] + steps["num_decode_seqs"]
-    is_full = num_tokens >= run.knob("max_num_batched_tokens")
+    is_full = num_tokens >= run.known("max_num_batched_tokens")
     is_waiting = (steps["num_waiting"] > 0) & (steps["num_head_blocks"] == 0)
     alone: BoolArray = is_full & is_waiting & (steps["num_prefill_seqs"] == 1)
     return alone

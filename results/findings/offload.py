@@ -101,7 +101,7 @@ def _unused(run: RunView, traffic: OffloadTraffic) -> list[Finding]:
 
 def _forced_stores(run: RunView) -> list[Finding]:
     """Blocks were wanted while they were still being copied to the tier."""
-    share = run.shares.swap
+    share = run.swap_share
     if share < MIN_FORCED_SHARE:
         return []
     num_forced = run.steps.total("num_forced_stores")

@@ -21,7 +21,7 @@ def waited_for(run: RunView, queue_s: float) -> tuple[str, str] | None:
         return "blocks", more_blocks(run)
     if waiting[waits_for_seqs(run)].sum() < half:
         return None
-    limit, fitting = run.knob("max_num_seqs"), fitting_seqs(run, MOST_OF_LIFE)
+    limit, fitting = run.known("max_num_seqs"), fitting_seqs(run, MOST_OF_LIFE)
     place = f"one of the {limit:,} places of max_num_seqs"
     if fitting <= limit:
         return place, "a larger pool, and then a higher --max-num-seqs"
@@ -34,7 +34,7 @@ def waited_for(run: RunView, queue_s: float) -> tuple[str, str] | None:
 def max_num_seqs(run: RunView, num_seqs: int) -> str:
     """The flag, with the tokens that vLLM wants in a step of so many sequences."""
     flag = f"--max-num-seqs {num_seqs}"
-    if num_seqs > run.knob("max_num_batched_tokens"):
+    if num_seqs > run.known("max_num_batched_tokens"):
         flag += f" --max-num-batched-tokens {num_seqs}"
     return flag
 
@@ -63,5 +63,5 @@ def waits_for_seqs(run: RunView) -> BoolArray:
     batch = steps["num_prefill_seqs"] + steps["num_decode_seqs"]
     joining = 1 if run.is_v1 else run.requests["n"].max()
     num_seqs = np.maximum(steps["num_running"], batch) + joining
-    full: BoolArray = num_seqs > (run.knob("max_num_seqs") or np.inf)
+    full: BoolArray = num_seqs > run.most_seqs
     return full & ~waits_for_blocks(run)

@@ -102,7 +102,7 @@ def _cannot_pay(run: RunView, prompts: Prompts, saving: Saving) -> list[Finding]
     Not of v1, which has prefix caching on where it does not pay, too.
     """
     too_few = len(prompts.tokens) < MIN_REQUESTS or not run.info.complete
-    if run.is_v1 or too_few or not run.shares.prefill or not _fits_unshared(run):
+    if run.is_v1 or too_few or not run.prefill_share or not _fits_unshared(run):
         return []
     shared = prompts.percent(prompts.findable_tokens(1))
     return [
@@ -219,7 +219,7 @@ def _would_help(run: RunView, prompts: Prompts) -> list[Finding]:
             severity="info",
             message=f"prompts begin alike: up to {prompts.percent(findable)} of their"
             f" {prompts.num_tokens:,.0f} tokens could be hits, and computing prompts"
-            f" takes {percent(run.shares.prefill)} of the time of all steps",
+            f" takes {percent(run.prefill_share)} of the time of all steps",
             advice=advice,
         )
     ]

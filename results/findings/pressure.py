@@ -18,6 +18,7 @@ from results.findings.fit import (
     higher_watermark,
     more_blocks,
 )
+from results.findings.rule import findings_of
 from results.findings.run_view import RunView, percent
 from results.naming import number_of
 from results.queueing import waits_ns
@@ -29,6 +30,9 @@ MIN_STORM_SHARE = 0.1
 
 MANY_PREEMPTIONS = 3
 """Of one request. Once or twice can happen to the last one admitted on a busy day."""
+
+MIN_PREEMPTED_SHARE = 0.05
+"""Preemptions per request that ran, where no more is known of them. Fewer cost little."""
 
 MIN_THRASHED_SHARE = 0.01
 """Of the admitted requests. Fewer are bad luck of a few."""
@@ -65,25 +69,32 @@ def find_pressure(run: RunView) -> list[Finding]:
     """What too few blocks cost, and what would have been enough."""
     if not run.is_admitted.any():
         return []
-    return [
-        *(_storms(run) or _preemption_thrash(run)),
-        *_swapped_overtaken(run),
-        *_head_of_line(run),
-        *_watermark_waiting(run),
-        *_swap_stayed_empty(run),
-        *_swap_space_size(run),
-    ]
+    return findings_of(
+        run,
+        _preemptions,
+        _swapped_overtaken,
+        _head_of_line,
+        _watermark_waiting,
+        _swap_stayed_empty,
+        _swap_space_size,
+    )
 
 
 # -- preemptions -------------------------------------------------------------------------
 
 
+def _preemptions(run: RunView) -> list[Finding]:
+    """What they cost; where nobody knows that, whom they hit, or that there were any."""
+    storms = findings_of(run, _storms)
+    return storms or findings_of(run, _preemption_thrash) or findings_of(run, _preempted)
+
+
 def _storms(run: RunView) -> list[Finding]:
     """Where much of the time of steps was lost to preemptions."""
-    swaps = 0.0 if run.is_v1 else run.shares.swap
+    swaps = 0.0 if run.is_v1 else run.swap_share
     causes = (
         ("swap_storm", swaps, _swapped),
-        ("recompute_storm", run.shares.recompute, _recomputed),
+        ("recompute_storm", run.recompute_share, _recomputed),
     )
     return [
         Finding(
@@ -128,6 +139,27 @@ def _preemption_thrash(run: RunView) -> list[Finding]:
             message=f"{_thrashed(run)[0]}; in all there were"
             f" {times.sum() / num_admitted:.3g} preemptions for each request admitted",
             advice=f"{fewer_or_more(run, 1)}{higher_watermark(run)}",
+        )
+    ]
+
+
+def _preempted(run: RunView) -> list[Finding]:
+    """Preemptions that only a counter tells of."""
+    if run.requests.has("num_preemptions"):
+        return []
+    num_preemptions = run.info.counter("preemptions") or 0
+    num_ran = int(run.is_admitted.sum())
+    if num_preemptions < max(1, MIN_PREEMPTED_SHARE * num_ran):
+        return []
+    return [
+        Finding(
+            code="preempted",
+            severity="warning",
+            message=f"{number_of(round(num_preemptions), 'preemption')} in all, by the"
+            f" engine's counter, with {number_of(num_ran, 'request')} that ran: there"
+            " were too few blocks for those it had admitted",
+            advice="a larger pool (--gpu-memory-utilization, --tensor-parallel-size or a"
+            " larger GPU), or a lower --max-num-seqs; blockbench tune finds how low",
         )
     ]
 
@@ -198,7 +230,7 @@ def _swapped_overtaken(run: RunView) -> list[Finding]:
     is_chunked = run.knob("enable_chunked_prefill")
     if not is_chunked or num_past < max(1, MIN_OVERTAKEN_SHARE * num_admitted):
         return []
-    budget = max(run.knob("max_model_len"), run.knob("max_num_batched_tokens"))
+    budget = max(run.known("max_model_len"), run.known("max_num_batched_tokens"))
     return [
         Finding(
             code="swapped_overtaken",
@@ -225,7 +257,7 @@ def _watermark_waiting(run: RunView) -> list[Finding]:
     share = run.share_of_time(refused & (_missing_blocks(run) <= kept))
     preemption_rate = run.requests.total("num_preemptions") / run.is_admitted.sum()
     built_in = 0.0 if run.is_v1 else V0_WATERMARK
-    is_raised = bool(run.info.config["watermark"] > built_in)
+    is_raised = run.watermark > built_in
     is_harmful = preemption_rate > MAX_PREEMPTION_RATE
     if share < MIN_RESERVED_SHARE or is_harmful or (run.is_growing and not is_raised):
         return []

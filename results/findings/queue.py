@@ -4,7 +4,8 @@ from results.findings.finding import Finding
 from results.findings.fit import HARDWARE
 from results.findings.place import waited_for
 from results.findings.run_view import RunView
-from results.queueing import QueueTrend
+from results.measured import if_measured
+from results.queueing import QueueTrend, is_queue_measured
 
 BURST_S = 10.0
 """Arrivals within less are one burst, and no rate."""
@@ -19,14 +20,16 @@ def find_queue(run: RunView) -> list[Finding]:
     came = f"for {trend.span_s:,.0f} s requests came faster than they were"
     if trend.span_s < BURST_S:
         came = f"all requests came within {trend.span_s:.1f} s, faster than they were"
-    place = waited_for(run, trend.total_s)
+    place = if_measured(lambda: waited_for(run, trend.total_s))
+    for_token = "" if is_queue_measured(run.requests) else " for a first token"
     what = f", most of it for {place[0]}" if place else ""
     return [
         Finding(
             code="overloaded",
             severity="warning",
-            message=f"{came} served: the first quarter waited {first:,.1f} s on average,"
-            f" the last {last:,.1f} s{what}; latencies depend on the trace's length",
+            message=f"{came} served: the first quarter waited {first:,.1f} s on average"
+            f"{for_token}, the last {last:,.1f} s{what}; latencies depend on the trace's"
+            " length",
             advice=_advice(trend, place and place[1]),
         )
     ]

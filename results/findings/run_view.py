@@ -8,11 +8,13 @@ import numpy as np
 
 from results.columns import BoolArray, Columns, FloatArray, durations_ns
 from results.kv_usage import num_usable_blocks
+from results.latency import is_admitted
+from results.measured import NotMeasuredError
 from results.naming import named, number_of
 from results.offload import block_bytes_of_all_ranks, has_offload_tier
 from results.queueing import QueueTrend, queue_trend
 from results.run_info import RunInfo
-from results.waste import TimeShares, time_shares
+from results.waste import prefill_share, recompute_share, swap_share
 
 GIB = 2**30
 
@@ -20,6 +22,9 @@ GIB = 2**30
 @dataclass(frozen=True)
 class RunView:
     """A run for the rules: its rows, and figures that several rules need.
+
+    What needs something that nobody measured raises NotMeasuredError, so that its finding
+    is left out.
 
     Attributes:
         info: What is known besides the rows.
@@ -35,6 +40,28 @@ class RunView:
         """A knob as resolved, None where the run has none of that name."""
         return self.info.config.get(name)
 
+    def known(self, name: str) -> Any:
+        """A knob as resolved.
+
+        Raises:
+            NotMeasuredError: Nobody knows how a real engine has it.
+        """
+        value = self.info.config.get(name)
+        if value is None:
+            raise NotMeasuredError(name)
+        return value
+
+    @property
+    def most_seqs(self) -> float:
+        """``max_num_seqs``, infinite where it limits nothing.
+
+        Raises:
+            NotMeasuredError: Nobody knows whether it does.
+        """
+        if self.info.is_measured:
+            return float(self.known("max_num_seqs"))
+        return float(self.knob("max_num_seqs") or np.inf)
+
     @property
     def is_v1(self) -> bool:
         """Policy v1 decided."""
@@ -48,7 +75,7 @@ class RunView:
     @property
     def num_gpu_blocks(self) -> int:
         """Blocks of the GPU pool, as the flag counts them."""
-        return int(self.info.config["num_gpu_blocks"])
+        return int(self.known("num_gpu_blocks"))
 
     @property
     def num_usable_blocks(self) -> int:
@@ -63,17 +90,22 @@ class RunView:
     @property
     def num_cpu_blocks(self) -> int:
         """Blocks of the CPU pool: swap space in v0, the offload tier in v1."""
-        return int(self.info.config["num_cpu_blocks"])
+        return int(self.known("num_cpu_blocks"))
 
     @property
     def block_size(self) -> int:
         """Tokens in a block."""
-        return int(self.info.config["block_size"])
+        return int(self.known("block_size"))
 
     @property
     def num_watermark_blocks(self) -> int:
         """Blocks that admission leaves free."""
-        return int(self.info.config["watermark"] * self.num_gpu_blocks)
+        return int(self.watermark * self.num_gpu_blocks)
+
+    @property
+    def watermark(self) -> float:
+        """Part of the blocks that admission leaves free."""
+        return float(self.known("watermark"))
 
     @cached_property
     def demand_blocks(self) -> FloatArray:
@@ -105,26 +137,36 @@ class RunView:
         scheduling is asynchronous, and one more. Source: vLLM 0.32.0,
         ``v1/kv_cache_interface.py``.
         """
-        num_tokens, window = int(self.knob("max_model_len")), self.knob("sliding_window")
+        num_tokens, window = int(self.known("max_model_len")), self.knob("sliding_window")
         if window is None:
             return -(-num_tokens // self.block_size)
         num_batches = 2 if self.knob("async_scheduling") else 1
-        in_flight = num_batches * int(self.knob("max_num_batched_tokens"))
+        in_flight = num_batches * int(self.known("max_num_batched_tokens"))
         num_tokens = min(num_tokens, int(window) - 1 + in_flight)
         return -(-num_tokens // self.block_size) + 1
 
     def gib(self, num_blocks: float) -> float:
         """GiB that so many blocks take on one GPU, or in its swap space."""
-        return num_blocks * int(self.info.config["block_bytes"]) / GIB
+        return num_blocks * int(self.known("block_bytes")) / GIB
 
     def tier_gib(self, num_blocks: float) -> float:
         """GiB that so many blocks take in the offload tier, all GPUs together."""
         return num_blocks * block_bytes_of_all_ranks(self.info) / GIB
 
     @cached_property
-    def shares(self) -> TimeShares:
-        """Where the time of the steps went."""
-        return time_shares(self.steps)
+    def prefill_share(self) -> float:
+        """Part of the time of steps in which prompts were computed."""
+        return prefill_share(self.steps)
+
+    @cached_property
+    def recompute_share(self) -> float:
+        """Part of that time in which what had been thrown away was computed again."""
+        return recompute_share(self.steps)
+
+    @cached_property
+    def swap_share(self) -> float:
+        """Part of that time in which steps waited for copies."""
+        return swap_share(self.steps)
 
     @cached_property
     def trend(self) -> QueueTrend | None:
@@ -141,7 +183,7 @@ class RunView:
     @cached_property
     def is_admitted(self) -> BoolArray:
         """Which requests ever ran, ``(num_requests,)``."""
-        return ~np.isnan(self.requests["first_scheduled_ns"])
+        return is_admitted(self.requests)
 
     def share_of_time(self, chosen: BoolArray) -> float:
         """Part of the time of all steps that falls on the chosen stretches."""

@@ -8,11 +8,15 @@ from results.findings.place import waited_for
 from results.findings.run_view import RunView, percent
 from results.goodput import Slo, count_good, judge_conditions
 from results.latency import request_latency
+from results.measured import NotMeasuredError, if_measured
 from results.naming import seconds
 from results.statistics import NS_PER_S
 
 MIN_INSIDE = 0.9
 """Share of requests inside the limits, above which there is nothing to say."""
+
+SEES_MORE = "blockbench run --engine vllm sees which of them"
+"""Where a server does not show what requests wait for."""
 
 
 def find_service_level(run: RunView) -> list[Finding]:
@@ -76,8 +80,18 @@ def _remedy(run: RunView, slo: Slo, name: str) -> str:
     if metric == "finish":
         return "let requests finish: the findings above say what stopped them"
     if metric in ("tpot", "itl"):
-        return _fewer_in_a_step(run, slo, metric)
+        fewer = if_measured(lambda: _fewer_in_a_step(run, slo, metric))
+        return fewer or f"a lower --max-num-seqs, or a faster GPU; {SEES_MORE}"
+    return if_measured(lambda: _sooner(run)) or (
+        f"--max-num-seqs or more blocks if they waited, else a faster GPU; {SEES_MORE}"
+    )
+
+
+def _sooner(run: RunView) -> str:
+    """What requests waited for, or a faster GPU where they did not wait."""
     latency = request_latency(run.requests)
+    if "queue_s" in latency.unmeasured:
+        raise NotMeasuredError("queue_s")
     is_queue = latency.queue_s.sum() >= latency.ttft_s.sum() / 2
     place = waited_for(run, float(latency.queue_s.sum())) if is_queue else None
     if place:

@@ -20,7 +20,9 @@ from results.findings.place import (
     waits_for_blocks,
     waits_for_seqs,
 )
+from results.findings.rule import findings_of
 from results.findings.run_view import RunView, percent
+from results.kv_usage import used_at_end
 from results.latency import request_latency
 from results.queueing import MIN_REQUESTS
 
@@ -52,10 +54,11 @@ def find_sizing(run: RunView) -> list[Finding]:
     """Memory that did nothing, and what else requests waited for."""
     if not run.is_admitted.any() or not len(run.steps):
         return []
-    return [
-        *(_not_kv_bound(run) or _queue_dominates_ttft(run)),
-        *_kv_cache_oversized(run),
-    ]
+    return findings_of(run, _waiting, _kv_cache_oversized)
+
+
+def _waiting(run: RunView) -> list[Finding]:
+    return findings_of(run, _not_kv_bound) or _queue_dominates_ttft(run)
 
 
 # -- the pool ----------------------------------------------------------------------------
@@ -89,20 +92,21 @@ def _kv_cache_oversized(run: RunView) -> list[Finding]:
 
 
 def _least(run: RunView) -> str:
-    limit = run.knob("max_model_len")
+    limit = run.known("max_model_len")
     return f"; vLLM does not start with less than --max-model-len ({limit:,}) needs"
 
 
 def _is_cache_used(run: RunView) -> bool:
+    if not run.info.is_caching:
+        return False
     hits = run.requests.total("num_cached_tokens")
-    regretted = run.steps.total("num_regretted_evictions")
-    return run.info.is_caching and hits + regretted > 0
+    return hits > 0 or run.steps.total("num_regretted_evictions") > 0
 
 
 def _peak_blocks(run: RunView) -> int:
     """Most blocks in use at once; with those cached where these were hit."""
     steps = run.steps
-    start, end = steps["num_used_blocks"], steps["num_used_blocks_end"]
+    start, end = steps["num_used_blocks"], used_at_end(steps)
     if _is_cache_used(run):
         start = start + steps["num_cached_blocks"]
         end = end + steps["num_cached_blocks_end"]
@@ -137,7 +141,7 @@ def _kept_out(run: RunView) -> BoolArray:
 
 
 def _usage(run: RunView) -> FloatArray:
-    usage: FloatArray = run.steps["num_used_blocks_end"] / run.num_usable_blocks
+    usage: FloatArray = used_at_end(run.steps) / run.num_usable_blocks
     return usage
 
 
@@ -190,7 +194,7 @@ def _limit(run: RunView, chosen: BoolArray, usage: float) -> tuple[str, str] | N
 
 def _seqs_limit(run: RunView, chosen: BoolArray, usage: float) -> tuple[str, str]:
     """``max_num_seqs``, and how many would fill most of the pool, if so many come."""
-    limit, wanted = run.knob("max_num_seqs"), seqs_wanted(run, chosen)
+    limit, wanted = run.known("max_num_seqs"), seqs_wanted(run, chosen)
     filling = math.floor(limit * FILLED / max(usage, 1 / run.num_gpu_blocks))
     num_seqs = max(limit + 1, min(filling, wanted))
     advice = f"{max_num_seqs(run, num_seqs)}, which takes about"
@@ -205,7 +209,7 @@ def _tokens_limit(run: RunView) -> tuple[str, str] | None:
     step gain nothing; chunks of v1 are as large by default. Where that makes the queue
     grow, ``overloaded`` says it.
     """
-    limit = run.knob("max_num_batched_tokens")
+    limit = run.known("max_num_batched_tokens")
     more = V1_THROUGHPUT_TOKENS if run.is_v1 else max(THROUGHPUT_TOKENS, 2 * limit)
     if run.knob("enable_chunked_prefill") and more > limit:
         return (

@@ -79,7 +79,7 @@ def _stalls_s(run: RunView) -> tuple[FloatArray, FloatArray]:
 
 def _smaller_chunks(run: RunView, median_s: float) -> str:
     """Chunks of prefills with which a step takes about three medians; "" if they are."""
-    steps, limit = run.steps, run.knob("max_num_batched_tokens")
+    steps, limit = run.steps, run.known("max_num_batched_tokens")
     is_chunked = run.knob("enable_chunked_prefill")
     if not is_chunked and not run.is_v1 and (run.requests["n"] > 1).any():
         return "fewer or shorter prompts; with n > 1 chunked prefill can end vLLM's v0"
@@ -104,7 +104,7 @@ def _with_seqs(run: RunView, chunk: int) -> tuple[int, str]:
     v1 starts with places for more sequences than a small chunk has tokens, and hardly
     ever needs them.
     """
-    places = int(run.knob("max_num_seqs"))
+    places = int(run.known("max_num_seqs"))
     if chunk >= places:
         return chunk, ""
     chunk = max(chunk, int(run.steps["num_running"].max())) if run.is_v1 else places

@@ -82,7 +82,7 @@ KEYS: dict[str, set[str]] = {
     },
 }
 TOP = {"schema_version", "kind", "source", "engine", "policy", "complete", "config"}
-TOP |= {*KEYS, "steady", "findings", "simulated_s", "wall_s"}
+TOP |= {*KEYS, "steady", "findings", "simulated_s", "wall_s", "measurement"}
 
 CACHED: dict[str, Any] = {"enable_prefix_caching": True}
 NEVER_RAN: dict[str, Any] = {"first_scheduled_ns": None, "first_token_ns": None}
