@@ -216,26 +216,38 @@ def _check(check: "Check") -> Document:
 
 
 def _headroom(asked: "Asked", answer: "Answer") -> Document | None:
-    """None also where a load cannot grow: in a closed loop, or with all at once."""
+    """None also where a load cannot grow, as all requests come at once."""
+    from harness.tuning.load import LoadKind
+
     found = answer.headroom
-    is_closed = asked.engine.max_concurrency is not None
-    if found is None or is_closed or asked.engine.workload.duration_s == 0:
+    if found is None or found.kind is LoadKind.NONE:
         return None
+    today = asked.engine.max_concurrency
     return {
+        "kind": found.kind.value,
         "load": found.load,
         "first_failing": found.first_failing,
+        "max_concurrency": today and round(today * found.load),
         "share_inside_slo": found.share,
     }
 
 
 def unknowns(asked: "Asked", answer: "Answer") -> list[str]:
     """What the advice does not know."""
+    from harness.tuning.load import LoadKind, kind_of_load
+
     config = asked.start
     found = [*asked.notes, *(note for note in config.notes)]
     if answer.question.curve is None:
         found.append(
             "the trace does not say which prompts begin alike, so nothing is advised"
             " about prefix caching and what depends on hits"
+        )
+    engine = asked.engine
+    if kind_of_load(engine.workload, engine.max_concurrency) is LoadKind.NONE:
+        found.append(
+            "all requests come at once, which is as much load as there can be: nothing"
+            " is said of higher loads; --request-rate or --max-concurrency has them"
         )
     error = config.step_time_error
     if error is None:
@@ -244,7 +256,9 @@ def unknowns(asked: "Asked", answer: "Answer") -> list[str]:
             " blockbench calibrate with figures of yours"
         )
     else:
-        found.append(f"step times are off by {error.fraction:.0%} of TPOT, in the median")
+        found.append(
+            f"step times are off by {100 * error.fraction:.0f} % of TPOT, in the median"
+        )
     if config.source_of_num_gpu_blocks == "estimated":
         found.append(
             "the number of blocks is an estimate; vLLM prints its own at start"

@@ -21,6 +21,7 @@ from harness.parallel import ReplayPool
 from harness.replay import findable_of
 from harness.sizing import Sizer
 from harness.tuning.engine import TrialEngine
+from harness.tuning.load import LoadKind, kind_of_load
 from harness.tuning.objective import Objective, ObjectiveName
 from harness.tuning.routing import Routing, split
 from harness.tuning.search import Budget
@@ -105,41 +106,98 @@ def ask(
         ConfigError, ProfileError: The present settings cannot start.
     """
     current = None if asked.current is None else parse_serve(asked.current)
-    flags = _as_current(flags, current)
-    given = _given(flags)
     workload = timed_as(source.open(trace), timing)
     parts = split(workload, asked.num_replicas, asked.routing)
-    workload = parts[0]
-    start_knobs = {} if current is None else dict(current.knobs)
-    _refuse_contradictions(given, start_knobs)
-    start_knobs.pop("policy", None)
-    start = resolve_config(**{**given, **heeded(start_knobs, start_policy(given))})
+    timing = _of_one(timing, len(parts))
+    present = _present(_as_current(flags, current), current)
+    start = present.start
+    space, fixed = space_and_fixed(
+        present.given, present.current, start, asked.wanted_space
+    )
+    default = _default(fixed)
+    headroom_gib = _headroom(fixed, space, start)
+    engine = _engine(parts[0], start, fixed, asked, timing, pool)
+    return Asked(
+        question=_question(engine.workload, space, start, default, headroom_gib, asked),
+        engine=engine,
+        current=current,
+        fixed=fixed,
+        start=start,
+        default=default,
+        headroom_gib=headroom_gib,
+        num_replicas=len(parts),
+        notes=_notes(parts, timing, asked.routing),
+    )
+
+
+def _of_one(timing: WorkloadFlags, num_replicas: int) -> WorkloadFlags:
+    """The load of one replica: of the requests under way it has its part."""
+    limit = timing.max_concurrency
+    if limit is None or num_replicas == 1:
+        return timing
+    return replace(timing, max_concurrency=max(1, round(limit / num_replicas)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Present:
+    """The present settings: knobs with flags, those of the command, and the engine."""
+
+    given: dict[str, Any]
+    current: dict[str, Any]
+    start: EngineConfig
+
+
+def _present(flags: EngineFlags, current: ServeLine | None) -> _Present:
+    """The present settings; a number of blocks as the memory that it is."""
+    given = _given(flags)
+    knobs = {} if current is None else dict(current.knobs)
+    _refuse_contradictions(given, knobs)
+    knobs.pop("policy", None)
+    start = resolve_config(**{**given, **heeded(knobs, start_policy(given))})
     _check_starts(start)
     if start.source_of_num_gpu_blocks == "override":
-        for knobs in (given, start_knobs):  # blocks of other sizes are as much memory
-            if knobs.pop("num_gpu_blocks_override", None) is not None:
-                knobs["kv_cache_gib"] = (
+        for each in (given, knobs):  # blocks of other sizes are as much memory
+            if each.pop("num_gpu_blocks_override", None) is not None:
+                each["kv_cache_gib"] = (
                     (start.num_gpu_blocks + 0.5) * start.block_bytes / GIB
                 )
-    space, fixed = space_and_fixed(given, start_knobs, start, asked.wanted_space)
-    default = _default(fixed)
-    start_values = _values(space, start)
-    objective = _objective(asked, workload, timing)
-    engine = TrialEngine(
+    return _Present(given=given, current=knobs, start=start)
+
+
+def _engine(
+    workload: Workload,
+    start: EngineConfig,
+    fixed: Mapping[str, Any],
+    asked: TuneFlags,
+    timing: WorkloadFlags,
+    pool: ReplayPool,
+) -> TrialEngine:
+    """What replays settings of these requests."""
+    return TrialEngine(
         workload=workload,
         findable=findable_of(workload, start.policy),
         fixed=fixed,
-        objective=objective,
+        objective=_objective(asked, workload, timing),
         make_info=lambda w, c, o: run_info(w, c, timing, o.slo),
         pool=pool,
         max_concurrency=timing.max_concurrency,
     )
-    headroom_gib = _headroom(fixed, space, start)
+
+
+def _question(
+    workload: Workload,
+    space: Space,
+    start: EngineConfig,
+    default: EngineConfig | None,
+    headroom_gib: Mapping[float, float],
+    asked: TuneFlags,
+) -> Question:
+    """What the search is to find out."""
     error = start.step_time_error
-    question = Question(
+    return Question(
         space=space,
-        start=start_values,
-        default=start_values if default is None else _values(space, default),
+        start=_values(space, start),
+        default=_values(space, start if default is None else default),
         curve=hit_curve(
             workload, block_size=start.block_size, with_outputs=start.policy == "v1"
         ),
@@ -152,18 +210,6 @@ def ask(
         routing=asked.routing,
         is_shared=asked.wanted_space.is_shared,
     )
-    notes = [] if len(parts) == 1 else [_of_replicas(workload, len(parts), asked.routing)]
-    return Asked(
-        question=question,
-        engine=engine,
-        current=current,
-        fixed=fixed,
-        start=start,
-        default=default,
-        headroom_gib=headroom_gib,
-        num_replicas=len(parts),
-        notes=notes,
-    )
 
 
 def _check_starts(start: EngineConfig) -> None:
@@ -173,11 +219,18 @@ def _check_starts(start: EngineConfig) -> None:
             raise ConfigError(note)
 
 
-def _of_replicas(workload: Workload, num_replicas: int, routing: Routing) -> str:
-    return (
-        f"the search is of the first of {num_replicas} replicas, which gets"
-        f" {len(workload):,} requests ({routing.value})"
-    )
+def _notes(
+    parts: Sequence[Workload], timing: WorkloadFlags, routing: Routing
+) -> list[str]:
+    """What a reader should know of one of several replicas."""
+    if len(parts) == 1:
+        return []
+    closed = timing.max_concurrency
+    under_way = "" if closed is None else f", {closed:,} at a time"
+    return [
+        f"the search is of the first of {len(parts)} replicas, which gets"
+        f" {len(parts[0]):,} requests{under_way} ({routing.value})"
+    ]
 
 
 def _given(flags: EngineFlags) -> dict[str, Any]:
@@ -267,8 +320,8 @@ def _headroom(
 def _objective(asked: TuneFlags, workload: Workload, timing: WorkloadFlags) -> Objective:
     name = asked.objective
     if name is None:
-        is_closed = timing.max_concurrency is not None or workload.duration_s == 0
-        without_slo = ObjectiveName.THROUGHPUT if is_closed else ObjectiveName.TTFT
+        is_open = kind_of_load(workload, timing.max_concurrency) is LoadKind.RATE
+        without_slo = ObjectiveName.TTFT if is_open else ObjectiveName.THROUGHPUT
         name = without_slo if asked.slo is None else ObjectiveName.GOODPUT
     if name is ObjectiveName.GOODPUT and asked.slo is None:
         raise UsageError("--objective goodput needs limits; add --slo ttft=2s,tpot=50ms")

@@ -153,7 +153,7 @@ def _load(document: Document, num_replicas: int) -> str:
     if found["load"] == 0:
         text = f"even {found['first_failing']:g}x of today's load misses the SLO"
     else:
-        text = f"up to {found['load']:g}x of today's keeps the SLO"
+        text = f"up to {found['load']:g}x of today's{_under_way(found)} keeps the SLO"
         if found["first_failing"] is not None:
             text += f", {found['first_failing']:g}x does not"
     text += f" ({share} of requests inside)"
@@ -162,6 +162,12 @@ def _load(document: Document, num_replicas: int) -> str:
     elif replicas is None:
         text += "; no number of replicas tried serves today's load"
     return text
+
+
+def _under_way(found: Document) -> str:
+    """A load in a closed loop as the number of requests that it is."""
+    number = found["max_concurrency"]
+    return "" if number is None else f", {format_number_of(number, 'request')} at a time,"
 
 
 def _knob(evidence: Document) -> str:

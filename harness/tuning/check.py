@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from harness.tuning.advice import gain, is_better
 from harness.tuning.engine import TrialEngine
+from harness.tuning.load import LoadKind, kind_of_load, scaled_concurrency, under_way
 from harness.tuning.objective import Objective
 from harness.tuning.space import Knobs
 from harness.tuning.trial import Trial
@@ -43,6 +44,12 @@ class _Circumstance:
     workload: Workload
     objective: Objective
     share_of_blocks: float = 1.0
+    load: float = 1.0
+
+    @property
+    def of_engine(self) -> tuple[float, float]:
+        """What cases that are replayed together have in common."""
+        return self.share_of_blocks, self.load
 
 
 def check_gain(
@@ -58,48 +65,60 @@ def check_gain(
             compared them.
     """
     error = UNKNOWN_ERROR if step_time_error is None else step_time_error
-    circumstances = _circumstances(engine.workload, engine.objective, error)
-    checks = []
-    for share in (1.0, FEWER_BLOCKS):
-        chosen = [each for each in circumstances if each.share_of_blocks == share]
+    kind = kind_of_load(engine.workload, engine.max_concurrency)
+    circumstances = _circumstances(engine.workload, engine.objective, error, kind)
+    checks: dict[str, Check] = {}
+    for together in sorted({each.of_engine for each in circumstances}, reverse=True):
+        chosen = [each for each in circumstances if each.of_engine == together]
         cases = [
             (knobs, each.workload, each.objective)
             for each in chosen
             for knobs in (start, advised)
         ]
-        trials = engine.evaluate_under(cases, share_of_blocks=share)
+        share, load = together
+        with under_way(engine, scaled_concurrency(engine, load)):
+            trials = engine.evaluate_under(cases, share_of_blocks=share)
         pairs = zip(trials[::2], trials[1::2], strict=True)
         for each, (base, other) in zip(chosen, pairs, strict=True):
             if base is not None and other is not None:
-                checks.append(_check(each, base, other))
-    return checks
+                checks[each.name] = _check(each, base, other)
+    return [checks[each.name] for each in circumstances if each.name in checks]
 
 
 def _circumstances(
-    workload: Workload, objective: Objective, error: float
+    workload: Workload, objective: Objective, error: float, kind: LoadKind
 ) -> list[_Circumstance]:
-    half = len(workload) // 2
-    found = [
-        _Circumstance(
-            name=f"{MORE_LOAD:g}x load",
-            workload=workload.retimed(speedup=MORE_LOAD),
-            objective=objective,
-        ),
-        _of_step_times(workload, objective, 1 + error, f"steps {error:.0%} slower"),
-        _of_step_times(workload, objective, 1 / (1 + error), f"steps {error:.0%} faster"),
-        _Circumstance(
-            name=f"{1 - FEWER_BLOCKS:.0%} fewer blocks",
-            workload=workload,
-            objective=objective,
-            share_of_blocks=FEWER_BLOCKS,
-        ),
-    ]
-    if half:
+    """All that can be looked at: of requests that all come at once, no higher load."""
+    found = []
+    if half := len(workload) // 2:
         second = workload.select(slice(half, None))
-        found.insert(
-            0, _Circumstance(name="second half", workload=second, objective=objective)
+        found.append(
+            _Circumstance(name="second half", workload=second, objective=objective)
         )
-    return found
+    if kind is not LoadKind.NONE:
+        found.append(
+            _Circumstance(
+                name=f"{MORE_LOAD:g}x load",
+                workload=workload.retimed(speedup=MORE_LOAD),
+                objective=objective,
+                load=MORE_LOAD if kind is LoadKind.CONCURRENCY else 1.0,
+            )
+        )
+    percent = f"{100 * error:.0f} %"
+    if workload.duration_s > 0 or objective.slo is not None:
+        found += [
+            _of_step_times(workload, objective, 1 + error, f"steps {percent} slower"),
+            _of_step_times(
+                workload, objective, 1 / (1 + error), f"steps {percent} faster"
+            ),
+        ]
+    fewer = _Circumstance(
+        name=f"{100 * (1 - FEWER_BLOCKS):.0f} % fewer blocks",
+        workload=workload,
+        objective=objective,
+        share_of_blocks=FEWER_BLOCKS,
+    )
+    return [*found, fewer]
 
 
 def _of_step_times(
@@ -108,7 +127,8 @@ def _of_step_times(
     """Steps that take longer are an engine as it is, under more load and tighter limits.
 
     Durations only ever meet arrival times and limits, so stretching them is shrinking
-    these. Latencies then come out shorter than they would be, in both runs alike.
+    these. Where there are neither, nothing changes. Latencies come out shorter than they
+    would be, in both runs alike.
     """
     slo = None if objective.slo is None else _scaled(objective.slo, 1 / factor)
     return _Circumstance(

@@ -1,10 +1,17 @@
 """How much more load a setting takes, and how many replicas today's load needs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness.tuning.engine import TrialEngine
+from harness.tuning.load import (
+    LoadKind,
+    kind_of_load,
+    loads_within,
+    scaled_concurrency,
+    under_way,
+)
 from harness.tuning.objective import CLOSENESS, Objective, ObjectiveName
 from harness.tuning.routing import Routing, split
 from harness.tuning.space import Knobs
@@ -32,13 +39,16 @@ class Headroom:
     """The highest load that keeps the SLO.
 
     Attributes:
-        load: As a multiple of the trace's; 0 where none of those tried keeps it.
+        load: As a multiple of today's; 0 where none of those tried keeps it.
         first_failing: The lowest load tried that does not; None where all did.
+        kind: What there is more of. Where there can be no more, today's is all that was
+            looked at.
         share: Of requests inside the limits that counts as keeping it.
     """
 
     load: float
     first_failing: float | None
+    kind: LoadKind = LoadKind.RATE
     share: float = KEPT_SHARE
 
 
@@ -65,7 +75,8 @@ def keep_together(trials: Sequence[Trial | None]) -> bool:
 def headroom(engine: TrialEngine, knobs: Knobs, slo: Slo, today: Trial) -> Headroom:
     """Try loads up or down from today's, then between.
 
-    Each is replayed until it cannot keep the SLO any more.
+    Each is replayed until it cannot keep the SLO any more. Where all requests come at
+    once, none is.
 
     Args:
         engine: Replays.
@@ -73,7 +84,10 @@ def headroom(engine: TrialEngine, knobs: Knobs, slo: Slo, today: Trial) -> Headr
         slo: Limits.
         today: What the setting came to at today's load.
     """
+    kind = kind_of_load(engine.workload, engine.max_concurrency)
     low, high = (1.0, None) if keeps(today) else (0.0, 1.0)
+    if kind is LoadKind.NONE:
+        return Headroom(load=low, first_failing=high, kind=kind)
     for loads in MORE if low else LESS:
         low, high = _narrowed(engine, knobs, slo, loads, low, high)
         if low and high is not None:
@@ -82,7 +96,7 @@ def headroom(engine: TrialEngine, knobs: Knobs, slo: Slo, today: Trial) -> Headr
         step = (high - low) / (NUM_BETWEEN + 1)
         between = tuple(low + step * (n + 1) for n in range(NUM_BETWEEN))
         low, high = _narrowed(engine, knobs, slo, between, low, high)
-    return Headroom(load=low, first_failing=high)
+    return Headroom(load=low, first_failing=high, kind=kind)
 
 
 def _narrowed(
@@ -94,8 +108,9 @@ def _narrowed(
     high: float | None,
 ) -> tuple[float, float | None]:
     """The highest load up to which all are kept, and the lowest that is not."""
+    loads = loads_within(engine, loads, low, high)
     found = _keeping(engine, knobs, slo, loads)
-    for load, is_kept in zip(loads, found, strict=True):
+    for load, is_kept in zip(loads, found, strict=False):
         if not is_kept:
             return low, load
         low = load
@@ -109,10 +124,18 @@ def _of(slo: Slo) -> Objective:
 def _keeping(
     engine: TrialEngine, knobs: Knobs, slo: Slo, loads: tuple[float, ...]
 ) -> list[bool]:
+    """Whether each load is kept; in a closed loop none after the first that is not."""
     objective = _of(slo)
     cases = [(knobs, engine.workload.retimed(speedup=load), objective) for load in loads]
-    trials = engine.evaluate_under(cases, _most_missed())
-    return [keeps(trial) for trial in trials]
+    if engine.max_concurrency is None:
+        return [keeps(trial) for trial in engine.evaluate_under(cases, _most_missed())]
+    found: list[bool] = []
+    for load, case in zip(loads, cases, strict=True):
+        if False in found:
+            break
+        with under_way(engine, scaled_concurrency(engine, load)):
+            found += map(keeps, engine.evaluate_under([case], _most_missed()))
+    return found
 
 
 def _most_missed() -> float:
@@ -125,25 +148,30 @@ def fewest_replicas(
 ) -> int | None:
     """Replicas that together keep the SLO for today's load; None where many do not.
 
-    Each is replayed with its part of the trace. The first number tried is that by which
-    the load has to be divided to be one that a single one keeps.
+    Each is replayed with its part of the trace, and in a closed loop with its part of
+    the requests under way. The first number tried is that by which the load has to be
+    divided to be one that a single one keeps.
 
     Args:
         engine: Replays.
         knobs: The setting of each.
         slo: Limits.
         routing: How they share the load.
-        load: The highest that one keeps, as a multiple of today's; 0 for none known.
+        load: The highest that one keeps, as a multiple of today's; 0 for none, which is
+            an answer unless all requests come at once.
     """
-    if load <= 0:
-        return None
     objective = _of(slo)
 
     def is_kept(num_replicas: int) -> bool:
         parts = split(engine.workload, num_replicas, routing)
-        trials = engine.evaluate_under([(knobs, part, objective) for part in parts])
+        with under_way(engine, scaled_concurrency(engine, 1 / num_replicas)):
+            trials = engine.evaluate_under([(knobs, part, objective) for part in parts])
         return keep_together(trials)
 
+    if kind_of_load(engine.workload, engine.max_concurrency) is LoadKind.NONE:
+        return _fewest_of_many(is_kept)
+    if load <= 0:
+        return None
     number = max(2, math.ceil(1 / load))
     if is_kept(number):
         while number > 2 and is_kept(number - 1):
@@ -154,3 +182,20 @@ def fewest_replicas(
         if is_kept(number):
             return number
     return None
+
+
+def _fewest_of_many(is_kept: Callable[[int], bool]) -> int | None:
+    """The fewest, from 2, where nobody knows how many: doubled, then halved between."""
+    most = 2
+    while not is_kept(most):
+        most *= 2
+        if most > MOST_REPLICAS:
+            return None
+    fewest = most // 2 + 1
+    while fewest < most:
+        number = (fewest + most) // 2
+        if is_kept(number):
+            most = number
+        else:
+            fewest = number + 1
+    return most

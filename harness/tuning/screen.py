@@ -100,7 +100,7 @@ def _screen_hits(found: Screened, trial: Trial, curve: HitCurve | None) -> None:
     share = curve.max_hit_tokens / max(1, curve.total_prompt_tokens)
     if share >= FEW_HITS:
         return
-    reason = f"{share:.1%} of prompt tokens were seen before, at most"
+    reason = f"{100 * share:.1f} % of prompt tokens were seen before, at most"
     found.leave("enable_prefix_caching", reason)
     if not (trial.run.trouble or trial.run.summary["counts"]["preemptions"]):
         found.leave("kv_offloading_size", reason)  # else it spares computing again
@@ -126,7 +126,7 @@ def _screen_memory(found: Screened, trial: Trial, *, is_shared: bool) -> None:
     """Memory that is not short helps nobody when there is more of it."""
     assert trial.needs is not None, "the start is replayed to its end"
     share = trial.needs.share_of_blocks
-    reason = f"memory is not short: at most {share:.0%} of the blocks are needed"
+    reason = f"memory is not short: at most {100 * share:.0f} % of the blocks are needed"
     if not is_shared:
         found.leave("gpu_memory_utilization", reason)
     for name in ("swap_space", "kv_offloading_size"):

@@ -381,13 +381,41 @@ def test_gain_is_in_what_is_wanted(
     assert (document["headroom"] is not None) == has_load
 
 
-def test_closed_loop_has_no_load_to_raise(generate: Generate, tune: Tune) -> None:
-    """Who waits for answers sends no faster: no headroom is claimed."""
-    trace = generate("--input-len", 300, "--num-requests", 60)
+def test_headroom_of_a_closed_loop_is_in_requests_at_a_time(
+    generate: Generate, tune: Tune, call: Call
+) -> None:
+    """As ``run`` has it: so many are kept inside the limits, and the next are not."""
+    trace = generate("--input-len", 3000, "--num-requests", 200, "--request-rate", 2000)
+    slo = ("--slo", "ttft=500ms")
 
-    document = tune(trace, *QUICK, "--max-concurrency", 8, "--slo", "ttft=2s")
+    document = tune(trace, *QUICK, *slo, "--max-concurrency", 8)
+
+    headroom = document["headroom"]
+    given = ("run", trace, *slo, "--vllm-version", "0.32.0", "--json")
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        given = (*given, f"--{name.replace('_', '-')}", document["config"][name])
+    most, failing = headroom["max_concurrency"], 8 * headroom["first_failing"]
+    assert headroom["kind"] == "concurrency"
+    assert most == 8 * headroom["load"] < failing
+    for number, is_kept in ((most, True), (round(failing), False)):
+        load = ("--max-concurrency", number, "--speedup", number / 8)
+        out = call(*given, *load)[1]
+        assert (json.loads(out)["goodput"]["fraction"] >= 0.9) == is_kept
+
+
+def test_all_at_once_is_as_much_load_as_there_can_be(
+    generate: Generate, tune: Tune
+) -> None:
+    """It says so, and no headroom and no check of more load are there."""
+    trace = generate("--input-len", 300, "--num-requests", 60)
+    now = ("--current", f"{SERVE} --max-num-seqs 2")
+
+    document = tune(trace, *QUICK, *now, "--request-rate", "inf", "--slo", "e2e=3s")
 
     assert document["headroom"] is None
+    assert any("all requests come at once" in each for each in document["unknowns"])
+    assert document["robustness"]
+    assert not any("load" in check["name"] for check in document["robustness"])
 
 
 def test_a_storage_is_gone_on_from(

@@ -94,7 +94,7 @@ def test_unique_prompts_bring_no_advice_on_hits(generate: Generate, tune: Tune) 
     for name in HITS:
         evidence = document["evidence"][name]
         assert evidence["advised"] == evidence["current"]
-        assert "0.0% of prompt tokens were seen before" in evidence["why"]
+        assert "0.0 % of prompt tokens were seen before" in evidence["why"]
         assert evidence["rows"] == []
 
 

@@ -1,6 +1,7 @@
 """Tests for :mod:`harness.tuning.headroom`, :mod:`harness.tuning.routing` and checks."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import cast
 
@@ -11,6 +12,7 @@ from harness.request import Request
 from harness.tuning.check import Check, check_gain
 from harness.tuning.engine import TrialEngine
 from harness.tuning.headroom import Headroom, fewest_replicas, headroom, keep_together
+from harness.tuning.load import LoadKind, kind_of_load
 from harness.tuning.objective import Objective, ObjectiveName
 from harness.tuning.routing import Routing, split
 from harness.tuning.space import Knobs
@@ -33,8 +35,11 @@ class Loads:
         make_trial: MakeTrial,
         workload: Workload,
         share_of: Callable[[float], float],
+        max_concurrency: int | None = None,
     ) -> None:
         self.workload = workload
+        self.max_concurrency = max_concurrency
+        self.under_way: list[int | None] = []
         self.tried: list[float] = []
         self._share_of = share_of
         self._make_trial = make_trial
@@ -42,6 +47,7 @@ class Loads:
     def evaluate_under(
         self, cases: Sequence[tuple[Knobs, Workload, Objective]], *_: float
     ) -> list[Trial]:
+        self.under_way += [self.max_concurrency] * len(cases)
         return [self.trial(len(w) / w.duration_s) for _, w, _ in cases]
 
     def trial(self, rate: float) -> Trial:
@@ -143,6 +149,82 @@ def test_where_no_load_is_kept_no_replicas_do(
     assert loads.tried == []
 
 
+@pytest.mark.parametrize(
+    ("today", "most", "highest", "failing"),
+    [(8, 10, 10, 11), (8, 1000, 64, None), (8, 3, 3, 4), (2, 1, 1, 2), (1, 0, 0, 1)],
+)
+def test_a_closed_loop_has_more_or_fewer_under_way(
+    make_trial: MakeTrial,
+    make_workload: MakeWorkload,
+    today: int,
+    most: int,
+    highest: int,
+    failing: int | None,
+) -> None:
+    """Whole numbers of requests, none of them twice, and today's again in the end."""
+    loads = Loads(
+        make_trial, make_workload(), lambda load: float(load * today <= most + 0.5), today
+    )
+
+    found = loads.headroom()
+
+    assert found.kind is LoadKind.CONCURRENCY
+    assert found.load == highest / today
+    assert found.first_failing == (None if failing is None else failing / today)
+    assert len(set(loads.under_way)) == len(loads.under_way)
+    assert set(loads.under_way) >= {highest, failing} - {today, None, 0}
+    assert loads.max_concurrency == today
+
+
+def test_replicas_share_what_is_under_way(
+    make_trial: MakeTrial, make_workload: MakeWorkload
+) -> None:
+    """Of 12 requests at a time each of three has 4."""
+    workload = make_workload(120, gap_s=1.0)
+    loads = Loads(make_trial, workload, lambda load: float(load <= 0.34), 12)
+
+    assert loads.fewest(0.4) == 3
+    assert loads.under_way == [4] * 3 + [6] * 2
+
+
+class AtOnce(Loads):
+    """All requests come at once: how many a replica gets decides."""
+
+    def evaluate_under(
+        self, cases: Sequence[tuple[Knobs, Workload, Objective]], *_: float
+    ) -> list[Trial]:
+        self.tried.append(len(cases))
+        share = self._share_of(max(len(w) for _, w, _ in cases))
+        return [self._make_trial(good=[share] * len(w)) for _, w, _ in cases]
+
+
+def test_no_more_than_all_at_once_can_come(
+    make_trial: MakeTrial, make_workload: MakeWorkload
+) -> None:
+    """Nothing is replayed, and what is said is of today's load alone."""
+    loads = AtOnce(make_trial, make_workload(gap_s=0.0), lambda _: 1.0)
+
+    for share, load, failing in ((1.0, 1.0, None), (0.0, 0.0, 1.0)):
+        today = make_trial(good=[share])
+        found = headroom(cast("TrialEngine", loads), {}, SLO, today)
+        assert (found.load, found.first_failing) == (load, failing)
+        assert found.kind is LoadKind.NONE
+    assert loads.tried == []
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 5, 8, 13, 64, None])
+def test_replicas_are_found_though_all_come_at_once(
+    make_trial: MakeTrial, make_workload: MakeWorkload, number: int | None
+) -> None:
+    """The fewest that bring each a share that one can serve, of up to 64."""
+    workload = make_workload(128, gap_s=0.0)
+    most = 0 if number is None else -(-len(workload) // number)
+    loads = AtOnce(make_trial, workload, lambda load: float(load <= most))
+
+    assert loads.fewest(0.0) == number
+    assert len(loads.tried) <= 11
+
+
 # -- routing -----------------------------------------------------------------------------
 
 
@@ -237,9 +319,9 @@ def test_a_gain_is_looked_at_in_each_circumstance(
     assert list(found) == [
         "second half",
         "1.5x load",
-        "steps 10% slower",
-        "steps 10% faster",
-        "5% fewer blocks",
+        "steps 10 % slower",
+        "steps 10 % faster",
+        "5 % fewer blocks",
     ]
     for check in found.values():
         assert (check.holds, check.is_harmful) == (True, False)
@@ -257,7 +339,7 @@ def test_what_is_worse_or_the_same_elsewhere_does_not_hold(
 
     assert {(c.holds, c.is_harmful) for c in worse.values()} == {(False, True)}
     assert {(c.holds, c.is_harmful) for c in same.values()} == {(None, False)}
-    assert "steps 20% faster" in worse
+    assert "steps 20 % faster" in worse
 
 
 def test_steps_that_are_off_by_their_own_length_can_be_checked(
@@ -269,8 +351,50 @@ def test_steps_that_are_off_by_their_own_length_can_be_checked(
 
     found = checks_of(engine, {"max_num_seqs": 64}, 1.0)
 
-    slower, faster = found["steps 100% slower"], found["steps 100% faster"]
+    slower, faster = found["steps 100 % slower"], found["steps 100 % faster"]
     assert slower.values[1] < faster.values[1]  # type: ignore[operator]
+
+
+def test_load_in_a_closed_loop_is_what_is_under_way(
+    make_engine: MakeEngine, make_workload: MakeWorkload
+) -> None:
+    """At 1.5 times the load 12 instead of 8: each waits longer for its turn."""
+    workload = make_workload(gap_s=0.0)
+    engine = make_engine(workload)
+    engine.max_concurrency = 12
+    (trial,) = engine.evaluate([{"max_num_seqs": 4}])
+    assert trial is not None
+    engine.max_concurrency = 8
+
+    found = checks_of(engine, {"max_num_seqs": 64}, 0.1)
+
+    assert set(found) == {"second half", "1.5x load", "5 % fewer blocks"}
+    assert found["1.5x load"].values[0] == pytest.approx(trial.loss)
+    assert engine.max_concurrency == 8
+
+
+def test_all_at_once_has_no_higher_load(
+    make_engine: MakeEngine, make_workload: MakeWorkload
+) -> None:
+    """Nothing is replayed to no purpose; with limits step times matter nevertheless."""
+    workload = make_workload(gap_s=0.0)
+    goodput = Objective(name=ObjectiveName.GOODPUT, slo=Slo(ttft_s=0.1))
+
+    bare = checks_of(make_engine(workload), {"max_num_seqs": 64}, 0.1)
+    limited = checks_of(make_engine(workload, goodput), {"max_num_seqs": 64}, 0.1)
+
+    assert list(bare) == ["second half", "5 % fewer blocks"]
+    assert set(limited) - set(bare) == {"steps 10 % slower", "steps 10 % faster"}
+
+
+def test_conversations_that_begin_at_once_have_no_higher_load() -> None:
+    """Though their later turns come later; with one that begins later there is one."""
+    talk = conversations(3, 2, [1, 2, 3])
+    arrival_ns = np.where(talk.parent < 0, 0, talk.arrival_ns)
+
+    assert kind_of_load(replace(talk, arrival_ns=arrival_ns), None) is LoadKind.NONE
+    assert kind_of_load(talk, None) is LoadKind.RATE
+    assert kind_of_load(talk, 1) is LoadKind.CONCURRENCY
 
 
 def test_circumstances_after_a_stop_are_left_out(make_engine: MakeEngine) -> None:

@@ -57,7 +57,7 @@ def test_memory_that_is_not_short_is_ruled_out(
     found = screened(make_trial, curve)
 
     assert set(found.ruled_out) == MEMORY
-    assert "40% of the blocks" in found.ruled_out["gpu_memory_utilization"]
+    assert "40 % of the blocks" in found.ruled_out["gpu_memory_utilization"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_prefixes_that_nobody_shares_need_no_cache(
     found = screened(make_trial, alone, waste={"head_of_line_s": 0.5})
 
     assert set(found.ruled_out) == {"enable_prefix_caching", "kv_offloading_size"}
-    assert "0.0% of prompt tokens" in found.ruled_out["enable_prefix_caching"]
+    assert "0.0 % of prompt tokens" in found.ruled_out["enable_prefix_caching"]
 
 
 def test_a_tier_may_spare_preempted_requests_their_prompts(
