@@ -16,6 +16,7 @@ _SECONDS = {
     "ms": 1e-3,
     "s": 1.0,
     "min": 60.0,
+    "m": 60.0,
     "h": 3600.0,
 }
 _LIMIT_NAME = re.compile(
@@ -37,7 +38,7 @@ def _split(text: str, example: str) -> tuple[float, str]:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in ``2s``, ``50ms``, ``1.5min``; the unit is never guessed."""
+    """Seconds in ``2s``, ``50ms``, ``15m``; the unit is never guessed."""
     number, unit = _split(text, "2s or 50ms")
     if unit not in _SECONDS:
         what = f"unknown unit {unit!r}" if unit else "no unit"

@@ -1,6 +1,7 @@
 """Our own JSON lines, which say everything that a workload can hold.
 
-The first line is a header, ``{"blockbench": 1, "generated": {...} or null, "note"}``.
+The first line is a header, ``{"blockbench": 1, "generated": {...} or null, "note"}``;
+with ``"has_sharing": false`` nothing is known of which prompts begin alike.
 Every other line is a request::
 
     {"arrival_s": 0.5, "prompt": [[segment, tokens], ...],
@@ -50,8 +51,12 @@ _HEADER_REMEDY = (
     f'begin the file with {{"blockbench": {FORMAT_VERSION}}}; leave --format out to have'
     " the format recognised"
 )
-_HEADER_KEYS = {"blockbench", "generated", "note"}
-_HEADER_FIELDS = (("note", str, "a string"), ("generated", dict, "an object or null"))
+_HEADER_KEYS = {"blockbench", "generated", "note", "has_sharing"}
+_HEADER_FIELDS = (
+    ("note", str, "a string"),
+    ("generated", dict, "an object or null"),
+    ("has_sharing", bool, "true or false"),
+)
 _NS_PER_S = 1_000_000_000
 _MAX_SEGMENT = 2**62
 
@@ -132,7 +137,7 @@ class _Rows:
             arrival_ns=np.array(self.arrival_ns, dtype=np.int64),
             prompts=RunColumns.from_runs(self.prompts),
             outputs=RunColumns.from_runs(self.outputs),
-            has_sharing=True,
+            has_sharing=header.get("has_sharing") is not False,
             is_generated=header.get("generated") is not None,
             parent=np.array(self.parent, dtype=np.int64),
             delay_ns=np.array(self.delay_ns, dtype=np.int64),

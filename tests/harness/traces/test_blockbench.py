@@ -147,3 +147,15 @@ def test_newer_format_is_refused(write_lines: WriteLines) -> None:
     """A file of a later version is refused with the way out named."""
     with pytest.raises(TraceError, match=r"version 2.*update blockbench"):
         open_trace(write_lines({"blockbench": 2}, _row()))
+
+
+@pytest.mark.parametrize(
+    ("said", "has_sharing"), [({}, True), ({"has_sharing": False}, False)]
+)
+def test_header_may_know_nothing_of_sharing(
+    write_lines: WriteLines, said: dict[str, bool], has_sharing: bool
+) -> None:
+    """A trace says which prompts begin alike, unless its header says that it does not."""
+    path = write_lines({**HEADER, **said}, _row(), _row())
+
+    assert open_trace(path).has_sharing is has_sharing
