@@ -3,13 +3,16 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench_cli.engine_flags import EngineFlags
 from bench_cli.engine_options import Engine
+from bench_cli.measured_flags import MeasuredFlags, given_to_vllm
 from bench_cli.workload import WorkloadFlags
 
 if TYPE_CHECKING:
     from harness.config import EngineConfig
     from harness.workload import Workload
     from results.goodput import Slo
+    from results.measured import Measurement
     from results.run_info import RunInfo
 
 
@@ -29,6 +32,47 @@ def run_info(
         config=config.to_dict() | timing.to_dict(),
         trace=describe_trace(workload),
         slo=None if slo is None else slo.to_dict(),
+    )
+
+
+def measured_run_info(
+    workload: "Workload",
+    flags: EngineFlags,
+    measured: MeasuredFlags,
+    timing: WorkloadFlags,
+    slo: "Slo | None",
+    facts: dict[str, Any],
+    measurement: "Measurement",
+) -> "RunInfo":
+    """What is known of a run on a real engine before its first request.
+
+    Args:
+        workload: What is sent.
+        flags: What was asked for.
+        measured: The same, of real engines.
+        timing: When it is sent.
+        slo: What goodput is counted under.
+        facts: What the engine says of itself; nothing where it did not start.
+        measurement: What is known by then.
+    """
+    from harness.vllm_engine.measured_config import measured_config
+    from results.run_info import RunInfo
+
+    engine = flags.engine
+    given: dict[str, Any] = {"vllm_version": flags.vllm_version}
+    if engine is Engine.VLLM:
+        given |= given_to_vllm(flags)
+    if flags.policy is not None:
+        given["policy"] = flags.policy.value
+    config = measured_config(engine.value, facts, given, measured.words())
+    return RunInfo(
+        source="measured",
+        engine=engine.value,
+        policy=config["policy"],
+        config=config | timing.to_dict() | {"warmup": measured.num_warmups},
+        trace=describe_trace(workload),
+        slo=None if slo is None else slo.to_dict(),
+        measurement=measurement,
     )
 
 

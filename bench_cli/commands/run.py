@@ -1,17 +1,18 @@
 """``blockbench run``: replay a trace and say how the KV cache fared."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
 
 from bench_cli import options
 from bench_cli.engine_flags import EngineFlags
-from bench_cli.exit_code import ExitCode
+from bench_cli.engine_options import Engine
 from bench_cli.flags import takes_flags
 from bench_cli.interrupt import stopped_by_signals
-from bench_cli.run_report import ReportFlags, print_report
+from bench_cli.measured_flags import MeasuredFlags
+from bench_cli.run_end import exit_code_of_run, save_and_print
+from bench_cli.run_report import ReportFlags
 from bench_cli.run_start import run_info, run_name
 from bench_cli.tables import TableStyle
 from bench_cli.workload import SourceFlags, WorkloadFlags, open_workload
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from harness.config import EngineConfig
     from harness.replay import RunResult
     from harness.workload import Workload
-    from results.run_info import RunInfo
     from results.store import RunStore
 
 
@@ -31,6 +31,7 @@ def run(
     flags: EngineFlags,
     source: SourceFlags,
     timing: WorkloadFlags,
+    measured: MeasuredFlags,
     slo: options.SloText = None,
     as_json: options.AsJson = False,
     output: options.OutputFolder = None,
@@ -48,6 +49,24 @@ def run(
     timing.refuse_contradictions()
     if force and output is None:
         raise UsageError("--force replaces the folder that -o names; add -o FOLDER")
+    measured.refuse_others(flags.engine)
+    if flags.engine in (Engine.VLLM, Engine.SERVER):
+        from bench_cli.measured_run import Order, run_measured
+
+        order = Order(
+            workload=open_workload(trace, source, timing),
+            flags=flags,
+            measured=measured,
+            timing=timing,
+            limits=limits,
+            report=report,
+            output=output,
+            force=force,
+        )
+        code = run_measured(order)
+        if code:
+            raise typer.Exit(code)
+        return
     config = flags.resolve()
     workload = open_workload(trace, source, timing)
     info = run_info(workload, config, timing, limits)  # what is wrong with it shows first
@@ -85,45 +104,3 @@ def replay_into(
             journal=store.journal,
             is_stopped=is_stopped,
         )
-
-
-def save_and_print(
-    store: "RunStore", info: "RunInfo", result: "RunResult", report: ReportFlags
-) -> None:
-    """Save the run and print it; one that could not be saved is printed all the same."""
-    from results.columns import Columns
-    from results.errors import ResultsError
-    from results.record import RequestRecord, StepRecord
-    from results.summary import summarize
-
-    info = replace(info, outcome=result.outcome, wall_s=result.wall_s)
-    requests = Columns.of(RequestRecord, result.requests)
-    steps = Columns.of(StepRecord, result.steps)
-    try:
-        document = summarize(info, requests, steps)
-    except Exception:  # our own bug must not cost the rows
-        store.save(info, result.requests, result.steps, None)
-        raise
-    try:
-        folder = store.save(info, result.requests, result.steps, document)
-    except ResultsError:
-        print_report(document, info, steps, report)
-        raise
-    print_report(document, info, steps, report, said=f"saved {folder}")
-
-
-def exit_code_of_run(result: "RunResult") -> ExitCode:
-    """Fine as long as some request finished; findings change nothing."""
-    from results.record import RequestStatus
-    from results.run_info import Ending
-
-    if result.outcome.ending is Ending.INTERRUPTED:
-        return ExitCode.INTERRUPTED
-    if not any(r.status is RequestStatus.FINISHED for r in result.requests):
-        typer.echo(
-            "error: no request could finish; the findings say why"
-            " (a larger KV cache or shorter requests)",
-            err=True,
-        )
-        return ExitCode.IMPOSSIBLE
-    return ExitCode.FINE

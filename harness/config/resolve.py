@@ -42,9 +42,7 @@ def resolve_config(
     """
     chosen = in_force(policy, vllm_version)
     if engine != "sim":
-        raise UsageError(
-            f"--engine {engine} is not there yet; this version has --engine sim only"
-        )
+        raise UsageError(_not_simulated(engine))
     refuse_two_sources(chosen.policy, knobs)
     types = ModelTypes(
         dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype
@@ -70,6 +68,15 @@ def resolve_config(
             *notes_of(config, knobs),
         ),
     )
+
+
+def _not_simulated(engine: str) -> str:
+    if engine in ("vllm", "server"):
+        return (
+            f"--engine {engine} runs a real engine, which is configured by itself and not"
+            " from profiles; blockbench run replays on it: here leave it out"
+        )
+    return f"--engine {engine} is not there yet; this version has sim, vllm and server"
 
 
 def reference(given: str, load: Callable[[str], ModelProfile | GpuProfile]) -> str:

@@ -7,15 +7,17 @@ MOST_READ = 2**20
 MOST_QUOTED = 300
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_TELLING = re.compile(r"^(?:\(\S+ pid=\d+\) )?(?:\w+ [\d: -]+\[\S+\] )?[\w.]*(Error|Exception)\b")
-_FINGERS_CROSSED = re.compile(r"error|out of memory|killed|cannot|failed", re.IGNORECASE)
+_TELLING = re.compile(
+    r"^(?:\(\S+ pid=\d+\) )?(?:\w+ [\d: -]+\[\S+\] )?[\w.]*(?:Error|Exception)\b"
+)
+_PERHAPS = re.compile(r"error|out of memory|killed|cannot|failed", re.IGNORECASE)
 _NO_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|MemoryError|No available memory for the cache blocks"
     r"|less than desired GPU memory utilization|KV cache is needed, which is larger"
     r"|can't allocate memory|DefaultCPUAllocator",
     re.IGNORECASE,
 )
-_BACKEND = re.compile(r"Using (?:the )?([\w/-]+?)(?: attention)? backend|Using (\w+) for attention")
+_BACKEND = re.compile(r"Using (?:the )?([\w./ -]+?)(?: attention)? backend\b")
 
 
 def read_log(path: Path) -> list[str]:
@@ -32,7 +34,7 @@ def read_log(path: Path) -> list[str]:
 def last_telling_line(lines: list[str]) -> str:
     """The last line that names an error, else the last that is not empty; or nothing."""
     said = [line for line in lines if line.strip()]
-    for pattern in (_TELLING, _FINGERS_CROSSED):
+    for pattern in (_TELLING, _PERHAPS):
         for line in reversed(said):
             if pattern.search(line):
                 return line.strip()[:MOST_QUOTED]
@@ -48,6 +50,6 @@ def attention_backend(lines: list[str]) -> str | None:
     """The backend that vLLM said it uses; None where it did not say."""
     for line in lines:
         found = _BACKEND.search(line)
-        if found and "ttention" in line:
-            return found[1] or found[2]
+        if found and re.search("attention|attn|flash", line, re.IGNORECASE):
+            return found[1].removeprefix("AttentionBackendEnum.")
     return None

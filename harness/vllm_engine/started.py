@@ -31,6 +31,9 @@ from results.rows import Rows
 from results.run_info import Ending, Outcome
 
 LOG_NAME = "vllm.log"
+NO_BLOCKS = 2**40
+"""Tokens in a block where there is none."""
+
 GRACE_S = 10.0
 """Wall time in which a child that was told to stop may end its step and report."""
 
@@ -185,24 +188,36 @@ class StartedVllm:
         lines = read_log(self.log)
         said = last_telling_line(lines)
         self._process.kill()
-        message = f"vLLM did not start: {failure or self._process.how_it_ended()}"
+        message = failure or f"its process {self._process.how_it_ended()}"
         if said and said not in message:
             message += f"; it said last: {said}"
         is_memory = is_out_of_memory(failure or said)
         kind = "vllm_out_of_memory" if is_memory else "vllm_did_not_start"
         return Outcome(ending=Ending.DIED, kind=kind, message=message)
 
+    def never_ran(self, outcome: Outcome) -> MeasuredRun:
+        """The run of an engine that did not start: each request failed before it."""
+        rows = _Rows(self._workload, None, None, None)
+        return MeasuredRun(
+            requests=rows.all_requests(outcome, NO_BLOCKS),
+            steps=rows.steps,
+            outcome=outcome,
+            wall_s=0.0,
+            measurement=self.measurement(),
+        )
+
     # -- the run -----------------------------------------------------------------------
 
     def measurement(self, end: Event | None = None) -> Measurement:
-        """What is known besides rows, when the run begins or with what came at its end."""
+        """What is known besides rows: as the run begins, or with what came at its end."""
         end = end or {}
         started = self._started
         facts = self.facts | end.get("readings", {})
         if "recording_s" in end:
             facts["recording_s"] = end["recording_s"]
+        unmeasured = end.get("unmeasured") or started.get("unmeasured") or ()
         return Measurement(
-            unmeasured=tuple(end.get("unmeasured", started.get("unmeasured", ()))),
+            unmeasured=tuple(unmeasured),
             counters=end.get("counters", {}),
             facts=facts,
             lateness_s=end.get("lateness_s"),
@@ -272,13 +287,11 @@ class StartedVllm:
         said = last_telling_line(read_log(self.log))
         if vigil.is_hung:
             kind = "vllm_hung"
-            message = f"vLLM made no step for {vigil.hang_after_s:g} s"
+            message = f"it made no step for {vigil.hang_after_s:g} s"
         else:
             is_memory = is_out_of_memory(failure or said)
             kind = "vllm_out_of_memory" if is_memory else "vllm_crashed"
-            message = f"vLLM {failure or self._process.how_it_ended()}"
-            if failure:
-                message = f"vLLM failed: {failure}"
+            message = failure or f"its process {self._process.how_it_ended()}"
         if said and said not in message:
             message += f"; it said last: {said}"
         return Outcome(ending=Ending.DIED, kind=kind, message=message)
@@ -380,9 +393,7 @@ class _Rows:
             if self._journal is not None:
                 self._journal.append([record], [])
 
-    def _never_sent(
-        self, request_id: int, end_ns: int, block_size: int
-    ) -> RequestRecord:
+    def _never_sent(self, request_id: int, end_ns: int, block_size: int) -> RequestRecord:
         request = self._workload.request(request_id)
         arrival_ns = max(request.arrival_ns, end_ns)
         return self._request(

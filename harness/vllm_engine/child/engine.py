@@ -94,7 +94,7 @@ class Vllm:
         return engine_class.from_engine_args(arguments, usage_context=context)
 
     def _arguments(self, spec: EngineSpec) -> Any:
-        """vLLM's ``EngineArgs`` from what was given.
+        """The ``EngineArgs`` of vLLM, from what was given.
 
         The flags of ``engine_args`` are read by vLLM's own parser; what was given by name
         comes on top.

@@ -69,7 +69,7 @@ def vocab_size_of(engine: Any, config: Any) -> int:
 
 def block_bytes_of(scheduler: Any) -> int | None:
     """Bytes of one block on one GPU; None where the version does not say."""
-    layout = getattr(scheduler, "kv_cache_config", None)
+    layout: Any = getattr(scheduler, "kv_cache_config", None)
     tensors = getattr(layout, "kv_cache_tensors", None)
     if not tensors or not layout.num_blocks:
         return None

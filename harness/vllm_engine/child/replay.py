@@ -73,7 +73,8 @@ class Replay:
         for number in range(self._spec.warmup_requests):
             length = min(longest, WARMUP_PROMPT * (number + 1))
             prompt = self._tokens.warm_up(number, length)
-            self._add(str(FIRST_WARMUP + number), prompt, self._params([WARMUP_OUTPUT]), {})
+            name, params = str(FIRST_WARMUP + number), self._params([WARMUP_OUTPUT])
+            self._add(name, prompt, params, {})
         while self._engine.has_unfinished_requests():
             self._engine.step()
         reset = getattr(self._engine, "reset_prefix_cache", None)
@@ -161,7 +162,8 @@ class Replay:
         self._next_send_ns = self._clock.now_ns() + SEND_EVERY_NS
         if requests or steps:
             # Records go on changing here while the writer's thread is at work.
-            self._channel.send("rows", requests=[_copied(r) for r in requests], steps=steps)
+            copies = [_copied(record) for record in requests]
+            self._channel.send("rows", requests=copies, steps=steps)
 
     # -- requests ----------------------------------------------------------------------
 

@@ -246,7 +246,7 @@ class WatchV0:
         if not num_seqs:
             return
         self.num_steps += 1
-        known = {name: 0 for name in StepRecord.__dataclass_fields__}
+        known: dict[str, int] = dict.fromkeys(StepRecord.__dataclass_fields__, 0)
         known |= values | {"start_ns": self._start_ns, "end_ns": end_ns, "num_steps": 1}
         known["first_step_ns"] = known["last_step_ns"] = end_ns - self._start_ns
         lists = {"gap_ns": list(gaps), "gap_count": list(gaps.values())}

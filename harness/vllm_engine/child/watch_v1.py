@@ -226,7 +226,8 @@ class WatchV1:
             values["num_prefill_seqs"] += 1
             values["num_prefill_tokens"] += num_tokens
             values["num_prefill_context_tokens"] += end
-            values["num_prefill_attention"] += (end * (end + 1) - start * (start + 1)) // 2
+            pairs = (end * (end + 1) - start * (start + 1)) // 2
+            values["num_prefill_attention"] += pairs
             again = self._book.computed(self._sample_of(name), num_tokens, num_cached)
             values["num_recomputed_tokens"] += again
             request = self._scheduler.requests[name]

@@ -1,0 +1,148 @@
+"""A trace through a real engine: vLLM started here, or a server that runs."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from bench_cli.engine_flags import EngineFlags
+from bench_cli.engine_options import Engine
+from bench_cli.exit_code import ExitCode
+from bench_cli.measured_flags import MeasuredFlags
+from bench_cli.run_report import ReportFlags
+from bench_cli.run_start import measured_run_info, run_name
+from bench_cli.workload import WorkloadFlags
+
+if TYPE_CHECKING:
+    from harness.vllm_engine.measured_run import MeasuredRun
+    from harness.vllm_engine.started import StartedVllm
+    from harness.workload import Workload
+    from results.goodput import Slo
+    from results.measured import Measurement
+    from results.run_info import RunInfo
+    from results.store import RunStore
+
+IsStopped = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be measured, and where it goes."""
+
+    workload: "Workload"
+    flags: EngineFlags
+    measured: MeasuredFlags
+    timing: WorkloadFlags
+    limits: "Slo | None"
+    report: ReportFlags
+    output: Path | None
+    force: bool
+
+    def store(self, info: "RunInfo") -> "RunStore":
+        """A folder for a run."""
+        from results.store import RunStore
+
+        name = run_name(self.workload.name)
+        return RunStore(name, info, output=self.output, force=self.force)
+
+    def info(self, facts: dict[str, Any], measurement: "Measurement") -> "RunInfo":
+        """What is known of a run before its first request."""
+        return measured_run_info(
+            self.workload,
+            self.flags,
+            self.measured,
+            self.timing,
+            self.limits,
+            facts,
+            measurement,
+        )
+
+
+def run_measured(order: Order) -> ExitCode:
+    """Measure once, save and print it; how the command ends."""
+    from bench_cli.interrupt import stopped_by_signals
+
+    with stopped_by_signals() as is_stopped:
+        if order.flags.engine is Engine.SERVER:
+            return run_on_server(order, is_stopped)
+        return run_on_vllm(order, is_stopped)
+
+
+def run_on_vllm(order: Order, is_stopped: IsStopped) -> ExitCode:
+    """Start vLLM, replay on it, save and print."""
+    from harness.vllm_engine.started import EngineDidNotStartError, StartedVllm
+
+    measured = order.measured
+    spec = measured.spec(order.flags, order.timing.max_concurrency)
+    patience, python = measured.patience(), measured.vllm_python
+    with StartedVllm(spec, order.workload, python=python, patience=patience) as engine:
+        run: MeasuredRun | None = None
+        try:
+            start(engine, order, is_stopped)
+        except EngineDidNotStartError as error:
+            run = engine.never_ran(error.outcome)
+        info = order.info(engine.facts, engine.measurement())
+        with order.store(info) as store:
+            if run is None:
+                run = replay_on(engine, order, store, is_stopped)
+            with suppress(OSError):  # a run without its log is still a run
+                shutil.copyfile(engine.log, store.folder / engine.log.name)
+            return finish(order, store, info, run)
+
+
+def start(engine: "StartedVllm", order: Order, is_stopped: IsStopped) -> None:
+    """Start vLLM, with words for who waits."""
+    from bench_cli.progress import progress_bar
+
+    with progress_bar(f"starting vLLM with {order.flags.model}"):
+        engine.start(is_stopped)
+
+
+def replay_on(
+    engine: "StartedVllm", order: Order, store: "RunStore", is_stopped: IsStopped
+) -> "MeasuredRun":
+    """Replay with a bar for who watches, and a journal for who pulls the plug."""
+    from bench_cli.progress import progress_bar
+
+    with progress_bar(f"replaying {order.workload.name}") as on_progress:
+        return engine.replay(
+            on_progress=on_progress, journal=store.journal, is_stopped=is_stopped
+        )
+
+
+def run_on_server(order: Order, is_stopped: IsStopped) -> ExitCode:
+    """Replay on a server, save and print."""
+    from bench_cli.progress import progress_bar
+    from harness.vllm_engine.server.replay import measurement_at_start, replay_on_server
+
+    options = order.measured.server(order.timing.max_concurrency)
+    info = order.info({}, measurement_at_start(options))
+    with order.store(info) as store:
+        with progress_bar(f"replaying {order.workload.name}") as on_progress:
+            run = replay_on_server(
+                order.workload,
+                options,
+                on_progress=on_progress,
+                is_stopped=is_stopped,
+                journal=store.journal,
+            )
+        info = order.info(dict(run.measurement.facts), run.measurement)
+        return finish(order, store, info, run)
+
+
+def finish(
+    order: Order, store: "RunStore", info: "RunInfo", run: "MeasuredRun"
+) -> ExitCode:
+    """Save and print a run; how the command ends."""
+    from bench_cli.run_end import exit_code_of_run, save_and_print
+
+    info = replace(info, measurement=run.measurement)
+    save_and_print(store, info, run, order.report)
+    code = exit_code_of_run(run)
+    if code is ExitCode.ENGINE_FAILED:
+        typer.echo(f"error: {run.outcome.message}", err=True)
+    return code
