@@ -12,6 +12,7 @@ from bench_cli.commands.capacity import capacity
 from bench_cli.commands.compare import compare
 from bench_cli.commands.doctor import doctor
 from bench_cli.commands.list import list_
+from bench_cli.commands.observe import observe
 from bench_cli.commands.profiles import profiles_app
 from bench_cli.commands.run import run
 from bench_cli.commands.show import show
@@ -39,6 +40,7 @@ app.command()(compare)
 app.command()(tune)
 app.command()(capacity)
 app.command()(calibrate)
+app.command()(observe)
 app.command()(show)
 app.command("list")(list_)
 app.command()(verify)

@@ -97,14 +97,44 @@ async def detect(client: ServerClient, options: ServerOptions) -> Server:
     await client.connect()
     models = _models(await client.get("/v1/models"), client.url, options)
     model = _chosen(models, options.model)
+    found = models[model].get("max_model_len")
+    return await _described(client, tuple(models), model, _whole(found))
+
+
+async def watched(client: ServerClient, options: ServerOptions) -> Server:
+    """The same of a server that is only looked at: its metrics need no key.
+
+    Raises:
+        ServerFaultError: It cannot be reached, or has no metrics of vLLM.
+    """
+    await client.connect()
+    if await look(client) is None:
+        raise ServerFaultError(
+            Fault.ERROR,
+            f"there are no metrics of vLLM at {client.url}/metrics; {_NOT_OURS}",
+        )
+    try:
+        models = _models(await client.get("/v1/models"), client.url, options)
+    except ServerFaultError:  # it wants a key, or only the metrics are let through
+        models = {}
+    model = next(iter(models), "")
+    found = models.get(model, {}).get("max_model_len")
+    return await _described(client, tuple(models), model, _whole(found))
+
+
+async def _described(
+    client: ServerClient,
+    served: tuple[str, ...],
+    model: str,
+    max_model_len: int | None,
+) -> Server:
     metrics = await look(client)
     config = metrics.config_info() if metrics else []
     version = _version(await client.get("/version"))
-    found = models[model].get("max_model_len")
     return Server(
         model=model,
-        served=tuple(models),
-        max_model_len=_whole(found),
+        served=served,
+        max_model_len=max_model_len,
         version=version,
         config=config[0] if config else {},
         num_engines=max(len(config), 1),

@@ -37,6 +37,13 @@ class Histogram:
         counts = (a - b for a, b in zip(self.counts, earlier.counts, strict=True))
         return Histogram(self.bounds, tuple(counts), self.total - earlier.total)
 
+    def plus(self, other: "Histogram") -> "Histogram":
+        """Both together; the other alone where the buckets differ."""
+        if other.bounds != self.bounds:
+            return other
+        counts = (a + b for a, b in zip(self.counts, other.counts, strict=True))
+        return Histogram(self.bounds, tuple(counts), self.total + other.total)
+
     @property
     def num_values(self) -> float:
         """How many values there are."""
