@@ -1,6 +1,5 @@
 """Flags of runs on a real engine: vLLM started here, or a server that runs."""
 
-import os
 import shlex
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,13 +9,13 @@ import typer
 
 from bench_cli.engine_flags import EngineFlags
 from bench_cli.engine_options import Engine
+from bench_cli.server_key import api_key
 
 if TYPE_CHECKING:
     from harness.vllm_engine.server.options import ServerOptions
     from harness.vllm_engine.spec import EngineSpec
     from harness.vllm_engine.started import Patience
 
-API_KEY_VARIABLES = ("VLLM_API_KEY", "OPENAI_API_KEY")
 DEFAULT_WARMUP = 4
 NOT_VLLMS = ("gpu", "policy", "engine", "vllm_version", "enforce_eager")
 """Flags of an engine that vLLM does not have, or that are passed on otherwise."""
@@ -48,6 +47,14 @@ ApiModel = Annotated[
         "--api-model",
         metavar="NAME",
         help="--engine server: the model to ask for; the only one it serves by default.",
+    ),
+]
+VocabSize = Annotated[
+    int | None,
+    typer.Option(
+        "--vocab-size",
+        min=32,
+        help="--engine server: prompts have token ids below this; 10000 by default.",
     ),
 ]
 Repeats = Annotated[
@@ -86,6 +93,7 @@ class MeasuredFlags:
     engine_args: EngineArgs = None
     url: Url = None
     api_model: ApiModel = None
+    vocab_size: VocabSize = None
     repeats: Repeats = None
     warmup: Warmup = None
     hang_after: HangAfter = None
@@ -173,13 +181,14 @@ class MeasuredFlags:
         from harness.vllm_engine.server.options import ServerOptions
 
         assert self.url is not None, "refuse_others comes first"
-        keys = (os.environ.get(name) for name in API_KEY_VARIABLES)
         given: dict[str, Any] = {"model": self.api_model}
+        if self.vocab_size is not None:
+            given["vocab_size"] = self.vocab_size
         if self.hang_after is not None:
             given["hang_after_s"] = parse_duration(self.hang_after)
         return ServerOptions(
             url=self.url,
-            api_key=next(filter(None, keys), None),
+            api_key=api_key(),
             warmup_requests=self.num_warmups,
             max_concurrency=max_concurrency,
             **given,
@@ -192,6 +201,7 @@ _OWNERS = {
     "start_timeout": (Engine.VLLM,),
     "url": (Engine.SERVER,),
     "api_model": (Engine.SERVER,),
+    "vocab_size": (Engine.SERVER,),
 }
 
 

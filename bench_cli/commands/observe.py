@@ -10,7 +10,7 @@ from bench_cli.document import deliver
 from bench_cli.exit_code import ExitCode
 from bench_cli.interrupt import stopped_by_signals
 from bench_cli.options import path_given
-from bench_cli.server_flags import Url, api_key
+from bench_cli.server_key import api_key
 
 if TYPE_CHECKING:
     from harness.vllm_engine.server.observation import Observation
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def observe(
-    url: Url = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", help="Where the server is, as http://localhost:8000."),
+    ] = None,
     *,
     duration: Annotated[
         str, typer.Option("--for", metavar="TIME", help="How long to watch.")

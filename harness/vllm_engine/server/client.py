@@ -20,6 +20,7 @@ from harness.vllm_engine.server.fault import (
     shortened,
 )
 from harness.vllm_engine.server.options import ServerOptions
+from results.naming import number_of
 
 RETRY_AFTER_S = (0.5, 1.0, 2.0)
 """Waits before a connection is tried again; never after the first byte of an answer."""
@@ -321,11 +322,10 @@ def _is_silent_end(error: BaseException | None) -> bool:
 
 
 def _broke_off(completion: Completion, error: Exception | None) -> ServerFaultError:
-    why = "it ended before its end" if error is None else _reason(error)
+    why = "it ended without its last event" if error is None else _reason(error)
     return ServerFaultError(
         Fault.LOST,
-        f"the server broke a stream off after {completion.num_chunks:,} chunks: {why};"
-        " its log says whether it died",
+        f"a stream broke off after {number_of(completion.num_chunks, 'chunk')}: {why}",
     )
 
 

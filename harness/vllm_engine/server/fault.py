@@ -61,10 +61,8 @@ def error_of_status(status: int, body: bytes, *, secret: str | None) -> EngineEr
     if status in (400, 413, 422):
         is_too_long = _TOO_LONG.search(said) is not None
         reason = "prompt_too_long" if is_too_long else "refused_by_server"
-        return RequestRefusedError(reason, f"the server answered {status}: {said}")
-    return ServerFaultError(
-        Fault.ERROR, f"the server answered {status}: {said}{_remedy(status)}"
-    )
+        return RequestRefusedError(reason, f"{status}: {said}")
+    return ServerFaultError(Fault.ERROR, f"HTTP {status}: {said}{_remedy(status)}")
 
 
 def _remedy(status: int) -> str:
@@ -79,8 +77,7 @@ def _remedy(status: int) -> str:
         404: "; correct --url, or name a model that it serves with --api-model",
         429: "; it limits how much it takes: replay without the gateway before it, or"
         " lower --request-rate or --max-concurrency",
-        500: "; its log says why",
-        503: "; wait until it has started, its log says how far it is",
+        503: "; wait until it has started",
     }.get(status, "")
 
 

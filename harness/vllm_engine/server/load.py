@@ -14,6 +14,7 @@ from harness.vllm_engine.server.fault import (
     ServerFaultError,
 )
 from harness.vllm_engine.server.rows import RequestRows, StepRows
+from results.naming import number_of
 
 TICK_S = 0.1
 """Between two looks at whether somebody wants to stop, or the server has stopped."""
@@ -174,9 +175,8 @@ class OpenLoad:
         if time.perf_counter_ns() - since_ns > self._hang_after_ns:
             raise ServerFaultError(
                 Fault.UNRESPONSIVE,
-                f"the server stopped answering: no byte for"
-                f" {self._hang_after_ns / _NS_PER_S:g} s on any of {len(waiting):,}"
-                " requests under way (--hang-after); its log says what it was doing",
+                f"no byte came from it for {self._hang_after_ns / _NS_PER_S:g} s on any"
+                f" of {number_of(len(waiting), 'request')} under way (--hang-after)",
             )
 
     async def _drop_all(self, reason: str) -> None:

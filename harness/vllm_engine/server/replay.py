@@ -107,7 +107,8 @@ class _Replay:
         """The whole replay."""
         async with ServerClient(self._options) as client:
             outcome = await self._outcome(client)
-            await self._look_last(client)
+            has_died = outcome.ending is Ending.DIED
+            await self._look_last(client, settle_s=0 if has_died else SETTLE_S)
         end_ns = time.perf_counter_ns()
         self._requests.never_sent(self._workload, self._clock(end_ns), outcome.reason)
         self._keep()
@@ -218,11 +219,11 @@ class _Replay:
             changed = self._requests.take_changes()
             self._journal.append(changed, self._steps.take_new())
 
-    async def _look_last(self, client: ServerClient) -> None:
+    async def _look_last(self, client: ServerClient, *, settle_s: float) -> None:
         """End the last row, and see how far the counters have come."""
         if self._before is None:
             return
-        give_up_s = time.monotonic() + SETTLE_S
+        give_up_s = time.monotonic() + settle_s
         with suppress(ServerFaultError):
             while True:
                 self._after = await look(client, timeout_s=SETTLE_S)

@@ -112,6 +112,8 @@ def _is_cached_known(requests: RequestRows) -> bool:
 
 def _facts(seen: Observed) -> dict[str, Any]:
     facts = {} if seen.server is None else seen.server.facts()
+    if seen.cache.is_cold:
+        facts["cold_cache_by"] = seen.cache.how
     if seen.difference is None or seen.difference.is_restarted:
         return facts
     found = {name: seen.difference.histogram(name) for name in HISTOGRAMS}
@@ -136,7 +138,8 @@ def _notes(seen: Observed, cache: CacheState) -> Iterator[str]:
     if seen.server is None:
         return
     requests, difference = seen.requests, seen.difference
-    yield f"cold cache: {cache.how}" if cache.is_cold else cache.how
+    if not cache.is_cold:
+        yield cache.how
     if seen.before is None:
         yield "the server has no metrics of vLLM: KV cache and preemptions are unknown"
     elif difference is not None and difference.is_restarted:
