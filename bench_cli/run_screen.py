@@ -77,6 +77,7 @@ def trace_line(document: Document) -> str:
     """What was replayed."""
     trace = document["trace"]
     skipped = trace["num_skipped"]
+    is_known = trace["has_sharing"] or trace.get("is_observed")
     return join(
         trace["name"],
         trace["format"],
@@ -84,7 +85,7 @@ def trace_line(document: Document) -> str:
         f" over {format_duration(trace['duration_s'])}",
         "generated" if trace.get("is_generated") else "",
         f"{format_number_of(skipped, 'bad row')} skipped" if skipped else "",
-        "" if trace["has_sharing"] else "does not say which prompts begin alike",
+        "" if is_known else "does not say which prompts begin alike",
     )
 
 

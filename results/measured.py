@@ -81,6 +81,9 @@ class Measurement:
         is_cold: Whether the cache was empty before the first request, as verified; None
             where that is not known.
         warmup_requests: Requests sent before, which are in no row and no counter.
+        duration_s: Seconds of the run by the client's own clock, where it does not say
+            when it sent each request: their rows all begin at 0 then. None where the
+            rows tell.
         notes: What a reader must know: counter faults of a version, outputs of other
             lengths than asked for, and so on.
     """
@@ -91,6 +94,7 @@ class Measurement:
     lateness_s: Mapping[str, float] | None = None
     is_cold: bool | None = None
     warmup_requests: int = 0
+    duration_s: float | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -132,5 +136,6 @@ class Measurement:
             lateness_s=None if late is None else {n: float(s) for n, s in late.items()},
             is_cold=known["is_cold"],
             warmup_requests=int(known["warmup_requests"]),
+            duration_s=known.get("duration_s"),
             notes=tuple(map(str, known["notes"])),
         )

@@ -48,7 +48,7 @@ def summarize(info: RunInfo, requests: Columns, steps: Columns) -> Document:
         requests: Columns of ``RequestRecord``.
         steps: Columns of ``StepRecord``, in time order.
     """
-    duration_s = run_duration_s(requests, steps)
+    duration_s = _duration_s(info, requests, steps)
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "run",
@@ -75,6 +75,12 @@ def summarize(info: RunInfo, requests: Columns, steps: Columns) -> Document:
 
 def _measurement(info: RunInfo) -> Document | None:
     return None if info.measurement is None else info.measurement.to_dict()
+
+
+def _duration_s(info: RunInfo, requests: Columns, steps: Columns) -> float:
+    """As the rows tell, or the client where its rows do not tell when requests came."""
+    known = None if info.measurement is None else info.measurement.duration_s
+    return run_duration_s(requests, steps) if known is None else known
 
 
 def run_duration_s(requests: Columns, steps: Columns) -> float:

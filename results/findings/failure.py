@@ -3,7 +3,6 @@
 from results.columns import BoolArray
 from results.findings.finding import Finding
 from results.findings.run_view import RunView
-from results.naming import number_of
 from results.record import RequestStatus
 
 KEPT = "what was measured before is kept"
@@ -84,11 +83,10 @@ def _not_served(run: RunView) -> BoolArray:
 
 
 def _failed(run: RunView, chosen: BoolArray, reason: str) -> Finding:
-    total = number_of(len(run.requests), "request")
     return Finding(
         code="requests_failed",
         severity="warning",
-        message=f"of {total} {run.named(chosen)} did not finish: {reason}",
+        message=f"{run.named(chosen)} of {len(run.requests):,} did not finish: {reason}",
         advice="latencies are those of the others; the engine's own log says more of"
         " these",
     )

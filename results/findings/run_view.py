@@ -171,6 +171,9 @@ class RunView:
     @cached_property
     def trend(self) -> QueueTrend | None:
         """How the queue grew; None in a closed loop or where nothing can be told."""
+        measurement = self.info.measurement
+        if measurement is not None and measurement.duration_s is not None:
+            return None  # nobody knows when requests came
         if self.info.is_closed_loop:
             return None
         return queue_trend(self.requests, self.steps)

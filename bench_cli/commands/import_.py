@@ -1,0 +1,127 @@
+"""``blockbench import``: a result of another client as a run like any other."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench_cli import options
+from bench_cli.run_report import ReportFlags, print_report
+from bench_cli.run_start import run_name
+from bench_cli.tables import TableStyle
+
+if TYPE_CHECKING:
+    from harness.vllm_engine.imports.reported import Reported
+    from harness.vllm_engine.measured_run import MeasuredRun
+    from results.run_info import RunInfo
+
+FORMATS = ("vllm-bench", "guidellm", "aiperf")
+
+
+def _file_given(text: str) -> Path:
+    """The path of a result; an empty text would mean the folder one is in."""
+    if not text:
+        raise typer.BadParameter("it is empty; name a result file")
+    return Path(text)
+
+
+ResultFile = Annotated[
+    Path,
+    typer.Argument(
+        parser=_file_given,
+        metavar="FILE",
+        help="Result of vllm bench serve, GuideLLM or AIPerf.",
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar=f"[{'|'.join(FORMATS)}]",
+        help="Which client wrote it; found by what is in it by default.",
+    ),
+]
+Part = Annotated[
+    int | None,
+    typer.Option(
+        "--part", min=1, help="Which benchmark of a file that holds several, from 1."
+    ),
+]
+
+
+def import_(
+    file: ResultFile,
+    format: Format = None,
+    part: Part = None,
+    slo: options.SloText = None,
+    as_json: options.AsJson = False,
+    output: options.OutputFolder = None,
+    force: options.Force = False,
+    table: options.Table = TableStyle.RICH,
+) -> None:
+    """Make a run of what another client measured, for show, list and compare."""
+    from bench_cli.quantity import parse_slo
+    from harness.errors import UsageError
+    from harness.vllm_engine.imports.build import measured_run, run_info
+    from harness.vllm_engine.imports.read import ImportFormat, read_result
+
+    report = ReportFlags(as_json=as_json, table=table)
+    limits = None if slo is None else parse_slo(slo).to_dict()
+    if force and output is None:
+        raise UsageError("--force replaces the folder that -o names; add -o FOLDER")
+    if format is not None and format not in FORMATS:
+        raise UsageError(f"--format {format} is none of {', '.join(FORMATS)}")
+    wanted = None if format is None else ImportFormat(format)
+    result = read_result(file, wanted, part)
+    run = measured_run(result)
+    info = replace(run_info(result, file.name, run), slo=limits)
+    save_and_print(file, info, run, report, output=output, force=force)
+
+
+def save_and_print(
+    file: Path,
+    info: "RunInfo",
+    run: "MeasuredRun",
+    report: ReportFlags,
+    *,
+    output: Path | None,
+    force: bool,
+) -> None:
+    """Save the run as any other, and print it with the file's own statistics."""
+    from harness.vllm_engine.imports.reported import beside, note_of
+    from results.columns import Columns
+    from results.record import RequestRecord, StepRecord
+    from results.store import RunStore
+    from results.summary import summarize
+
+    requests = Columns.of(RequestRecord, run.requests, info.unmeasured_in("requests"))
+    steps = Columns.of(StepRecord, run.steps, info.unmeasured_in("steps"))
+    measurement = run.measurement
+    compared = beside(measurement.facts["reported_s"], requests, steps)
+    if note := note_of(compared):
+        measurement = replace(measurement, notes=(*measurement.notes, note))
+    info = replace(info, measurement=measurement)
+    document = summarize(info, requests, steps)
+    with RunStore(run_name(file.name), info, output=output, force=force) as store:
+        folder = store.save(info, run.requests, run.steps, document)
+    print_report(document, info, steps, report, said=f"saved {folder}")
+    if not report.as_json and report.table is TableStyle.RICH:
+        print_reported(compared)
+
+
+def print_reported(compared: "list[Reported]") -> None:
+    """Print a table of the file's own statistics beside those of its records."""
+    from bench_cli.console import Screen
+
+    if not compared:
+        return
+    rows = [
+        (each.name, _ms(each.file_s), _ms(each.rows_s), "" if each.agrees else "differs")
+        for each in compared
+    ]
+    Screen().table(("statistic", "in the file", "of its records", ""), rows)
+
+
+def _ms(seconds: float | None) -> str:
+    return "n/a" if seconds is None else f"{1000 * seconds:,.3f} ms"

@@ -1,0 +1,1 @@
+"""Results of other clients as measured runs: vllm bench serve, GuideLLM, AIPerf."""
