@@ -27,7 +27,8 @@ class FakeServer:
 
     Attributes:
         models: Names that it serves.
-        max_model_len: Longest prompt plus output.
+        max_model_len: Longest prompt plus output; None: it does not say.
+        refuses_above: The same, whatever it says.
         version: What /version says; None: there is none.
         api_key: Asked for on /v1 where given.
         block_size: Of its prefix cache.
@@ -42,7 +43,8 @@ class FakeServer:
     """
 
     models: tuple[str, ...] = ("tiny",)
-    max_model_len: int = 4096
+    max_model_len: int | None = 4096
+    refuses_above: int = 10**9
     version: str | None = "0.32.0"
     api_key: str | None = None
     block_size: int = 16
@@ -250,7 +252,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(429, {"detail": "slow down"})
         elif fault == "no_answer":
             self.close_connection = True
-        elif len(body["prompt"]) + body["max_tokens"] > fake.max_model_len:
+        elif len(body["prompt"]) + body["max_tokens"] > min(
+            fake.refuses_above, fake.max_model_len or 10**9
+        ):
             self._json(400, {"message": "This model's maximum context length is less"})
         else:
             self._stream(body, fault)
