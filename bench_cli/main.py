@@ -11,6 +11,7 @@ from bench_cli.commands.calibrate import calibrate
 from bench_cli.commands.capacity import capacity
 from bench_cli.commands.compare import compare
 from bench_cli.commands.doctor import doctor
+from bench_cli.commands.import_ import import_
 from bench_cli.commands.list import list_
 from bench_cli.commands.observe import observe
 from bench_cli.commands.profiles import profiles_app
@@ -43,6 +44,7 @@ app.command()(calibrate)
 app.command()(observe)
 app.command()(show)
 app.command("list")(list_)
+app.command("import")(import_)
 app.command()(verify)
 app.command()(doctor)
 app.add_typer(trace_app, name="trace")
