@@ -67,6 +67,13 @@ Warmup = Annotated[
         "--warmup", min=0, help="Real engines: requests before, in no figure; 4."
     ),
 ]
+BesideSim = Annotated[
+    bool,
+    typer.Option(
+        "--beside-sim",
+        help="--engine vllm: say whether sim decides the same, given the same steps.",
+    ),
+]
 HangAfter = Annotated[
     str | None,
     typer.Option(
@@ -98,6 +105,7 @@ class MeasuredFlags:
     warmup: Warmup = None
     hang_after: HangAfter = None
     start_timeout: StartTimeout = None
+    beside_sim: BesideSim = False
 
     def refuse_others(self, engine: Engine) -> None:
         """Refuse flags that this engine does not have.
@@ -109,7 +117,8 @@ class MeasuredFlags:
 
         for field in fields(self):
             owners = _OWNERS.get(field.name, (Engine.VLLM, Engine.SERVER))
-            if getattr(self, field.name) is not None and engine not in owners:
+            is_given = getattr(self, field.name) not in (None, False)
+            if is_given and engine not in owners:
                 flag = f"--{field.name.replace('_', '-')}"
                 named = " or ".join(f"--engine {owner.value}" for owner in owners)
                 raise UsageError(f"{flag} belongs to {named}; add that, or leave it out")
@@ -199,6 +208,7 @@ _OWNERS = {
     "vllm_python": (Engine.VLLM,),
     "engine_args": (Engine.VLLM,),
     "start_timeout": (Engine.VLLM,),
+    "beside_sim": (Engine.VLLM,),
     "url": (Engine.SERVER,),
     "api_model": (Engine.SERVER,),
     "vocab_size": (Engine.SERVER,),

@@ -139,10 +139,25 @@ def finish(
 ) -> ExitCode:
     """Save and print a run; how the command ends."""
     from bench_cli.run_end import exit_code_of_run, save_and_print
+    from results.findings.failure import FAILURES
 
-    info = replace(info, measurement=run.measurement)
+    measurement = run.measurement
+    if order.measured.beside_sim:
+        said = said_beside(order.workload, info, run)
+        measurement = replace(measurement, notes=(*measurement.notes, said))
+    info = replace(info, measurement=measurement)
     save_and_print(store, info, run, order.report)
     code = exit_code_of_run(run)
     if code is ExitCode.ENGINE_FAILED:
-        typer.echo(f"error: {run.outcome.message}", err=True)
+        what, _ = FAILURES[run.outcome.kind]
+        typer.echo(f"error: {what}: {run.outcome.message}", err=True)
     return code
+
+
+def said_beside(workload: "Workload", info: "RunInfo", run: "MeasuredRun") -> str:
+    """Whether our policy decides what vLLM decided."""
+    from harness.vllm_engine.beside_sim import beside_sim, can_run_beside
+
+    if not can_run_beside(info.config):
+        return "sim was not run beside it: it needs policy v1 without an offload tier"
+    return beside_sim(workload, info.config, run).in_words()

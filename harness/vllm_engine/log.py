@@ -11,6 +11,7 @@ _TELLING = re.compile(
     r"^(?:\(\S+ pid=\d+\) )?(?:\w+ [\d: -]+\[\S+\] )?[\w.]*(?:Error|Exception)\b"
 )
 _PERHAPS = re.compile(r"error|out of memory|killed|cannot|failed", re.IGNORECASE)
+_CHATTER = re.compile(r"\b(?:INFO|DEBUG) [\d-]+ ")
 _NO_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|MemoryError|No available memory for the cache blocks"
     r"|less than desired GPU memory utilization|KV cache is needed, which is larger"
@@ -32,13 +33,18 @@ def read_log(path: Path) -> list[str]:
 
 
 def last_telling_line(lines: list[str]) -> str:
-    """The last line that names an error, else the last that is not empty; or nothing."""
-    said = [line for line in lines if line.strip()]
+    """The last line that names an error, or may; nothing where none does."""
     for pattern in (_TELLING, _PERHAPS):
-        for line in reversed(said):
-            if pattern.search(line):
-                return line.strip()[:MOST_QUOTED]
-    return said[-1].strip()[:MOST_QUOTED] if said else ""
+        for line in reversed(lines):
+            if pattern.search(line) and not _CHATTER.search(line):
+                return quoted(line)
+    return ""
+
+
+def quoted(text: str) -> str:
+    """The text in one line, cut where it gets long."""
+    line = " ".join(text.split())
+    return line if len(line) <= MOST_QUOTED else f"{line[: MOST_QUOTED - 2]} …"
 
 
 def is_out_of_memory(text: str) -> bool:

@@ -87,20 +87,20 @@ class ChildProcess:
             self._process.stdin.flush()
 
     def how_it_ended(self) -> str:
-        """Its exit code or signal, in words; waits for it."""
+        """By what it ended, as in "with exit code 1"; waits for it."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(END_S)
         code = self._process.returncode
         if code is None:
-            return "did not end"
+            return "not at all"
         if code >= 0:
-            return f"ended with exit code {code}"
+            return f"with exit code {code}"
         try:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
         why = ", perhaps by the kernel for want of memory" if name == "SIGKILL" else ""
-        return f"was ended by {name}{why}"
+        return f"by {name}{why}"
 
     def kill(self) -> None:
         """End it and all that it has started; a second call has no effect."""

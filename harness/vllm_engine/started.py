@@ -16,6 +16,7 @@ from harness.vllm_engine.log import (
     attention_backend,
     is_out_of_memory,
     last_telling_line,
+    quoted,
     read_log,
 )
 from harness.vllm_engine.measured_run import MeasuredRun
@@ -188,12 +189,10 @@ class StartedVllm:
         lines = read_log(self.log)
         said = last_telling_line(lines)
         self._process.kill()
-        message = failure or f"its process {self._process.how_it_ended()}"
-        if said and said not in message:
-            message += f"; it said last: {said}"
+        how = f"its process ended {self._process.how_it_ended()}"
         is_memory = is_out_of_memory(failure or said)
         kind = "vllm_out_of_memory" if is_memory else "vllm_did_not_start"
-        return Outcome(ending=Ending.DIED, kind=kind, message=message)
+        return _ended(kind, failure, how, said)
 
     def never_ran(self, outcome: Outcome) -> MeasuredRun:
         """The run of an engine that did not start: each request failed before it."""
@@ -286,15 +285,24 @@ class StartedVllm:
     def _died(self, failure: str, vigil: "_Vigil") -> Outcome:
         said = last_telling_line(read_log(self.log))
         if vigil.is_hung:
-            kind = "vllm_hung"
-            message = f"it made no step for {vigil.hang_after_s:g} s"
-        else:
-            is_memory = is_out_of_memory(failure or said)
-            kind = "vllm_out_of_memory" if is_memory else "vllm_crashed"
-            message = failure or f"its process {self._process.how_it_ended()}"
-        if said and said not in message:
-            message += f"; it said last: {said}"
-        return Outcome(ending=Ending.DIED, kind=kind, message=message)
+            how = f"it made no step for {vigil.hang_after_s:g} s"
+            return _ended("vllm_hung", "", how, said)
+        is_memory = is_out_of_memory(failure or said)
+        kind = "vllm_out_of_memory" if is_memory else "vllm_crashed"
+        return _ended(kind, failure, self._process.how_it_ended(), said)
+
+
+def _ended(kind: str, failure: str, how: str, said: str) -> Outcome:
+    """The outcome of an engine that failed.
+
+    Args:
+        kind: A word for scripts.
+        failure: What it gave as the reason; nothing where it could not.
+        how: What was seen from outside.
+        said: The last line of its log that tells anything.
+    """
+    message = failure or (f"{how}; it said last: {said}" if said else how)
+    return Outcome(ending=Ending.DIED, kind=kind, message=quoted(message))
 
 
 class _Vigil:
@@ -384,7 +392,7 @@ class _Rows:
             record = self._requests.get(request_id)
             if record is None:
                 record = self._never_sent(request_id, end_ns, block_size)
-                record.reason = f"{reason} before it arrived"
+                record.reason = reason
             elif record.finished_ns is None:
                 record.status, record.reason = RequestStatus.FAILED, reason
             else:

@@ -53,9 +53,13 @@ class Client:
         return sent
 
     def on_finished(self, request: Request, now_ns: int) -> None:
-        """Let whoever waited for the end of this request have its time."""
+        """Let whoever waited for the end of this request have its time.
+
+        One that is due at once is sent at once, so that it is in the next step for sure.
+        """
         with self._changed:
             self._source.on_finished(request, now_ns)
+            self._send()
             self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> bool:
