@@ -294,7 +294,7 @@ def test_something_else_on_that_port(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.outcome.kind == "server_error"
     assert "is no OpenAI-compatible server" in done.outcome.message
 
-    for url in _talks(b"SSH-2.0-OpenSSH_9.6\r\n"):
+    for url in _talks(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"):
         options = ServerOptions(url=url)
         done = replay_on_server(Workload.from_requests([request(0)]), options)
     assert done.outcome.kind == "server_error"
