@@ -16,7 +16,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "harness": {"allocators", "profiles", "results"},
     "bench_cli": {"harness", "allocators", "profiles", "results"},
 }
-HEAVY = {"torch", "vllm", "pandas", "pyarrow", "scipy", "numpy", "matplotlib"}
+HEAVY = {
+    "torch",
+    "vllm",
+    "pandas",
+    "pyarrow",
+    "scipy",
+    "numpy",
+    "matplotlib",
+    "httpx",
+    "prometheus_client",
+}
 
 
 def imported_names(source: str) -> set[str]:
