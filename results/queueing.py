@@ -84,7 +84,9 @@ def waits_ns(requests: Columns, steps: Columns) -> tuple[FloatArray, FloatArray]
     if not is_queue_measured(requests):
         begin, served = "arrival_ns", "first_token_ns"
     queued, scheduled = requests[begin], requests[served]
-    end = steps["end_ns"][-1] if len(steps) else _last(requests["finished_ns"])
+    end = steps["end_ns"][-1] if len(steps) else 0.0
+    if begin == "arrival_ns":  # samples of a server may end before its last answer
+        end = max(end, _last(requests["finished_ns"]))
     left = np.where(np.isnan(requests["finished_ns"]), end, requests["finished_ns"])
     wait = np.where(np.isnan(scheduled), left, scheduled) - queued
     counts = (queued <= end) & ~(np.isnan(scheduled) & (wait <= 0))

@@ -130,10 +130,16 @@ def _is_caching(info: RunInfo) -> bool:
     return is_caching
 
 
-def _can_hit(info: RunInfo) -> bool:
+def _can_hit(info: RunInfo, requests: Columns) -> bool:
     """Prompts that only a length is known of have no hits to speak of."""
     is_known = info.trace["has_sharing"] or info.trace.get("is_observed", False)
-    return _is_caching(info) and bool(is_known)
+    is_told = info.config["enable_prefix_caching"] is None and _tells_hits(requests)
+    return bool(is_known) and (is_told or _is_caching(info))
+
+
+def _tells_hits(requests: Columns) -> bool:
+    """A server that says of each request what it found has a cache to look into."""
+    return requests.has("num_cached_tokens")
 
 
 def _has_tier(info: RunInfo) -> bool:
@@ -215,7 +221,7 @@ def _copied_bytes(info: RunInfo, steps: Columns, column: str, counter: str) -> i
 
 def _prefix_cache(info: RunInfo, requests: Columns) -> Document:
     """Hits at first admissions, those in the GPU's blocks and those in the tier apart."""
-    if not _can_hit(info):
+    if not _can_hit(info, requests):
         names = ("query", "hit", "gpu_hit", "offload_hit", "recompute_hit")
         return {"hit_rate": None} | dict.fromkeys(f"{name}_tokens" for name in names)
     hits = if_measured(lambda: _hits_of_rows(requests)) or _hits_of_counters(info)

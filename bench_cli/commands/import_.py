@@ -49,11 +49,21 @@ Part = Annotated[
     ),
 ]
 
+Label = Annotated[
+    str | None,
+    typer.Option(
+        "--label",
+        metavar="NAME",
+        help="Which configuration it was: runs of one label are repeats to compare.",
+    ),
+]
+
 
 def import_(
     file: ResultFile,
     format: Format = None,
     part: Part = None,
+    label: Label = None,
     slo: options.SloText = None,
     as_json: options.AsJson = False,
     output: options.OutputFolder = None,
@@ -75,8 +85,14 @@ def import_(
     wanted = None if format is None else ImportFormat(format)
     result = read_result(file, wanted, part)
     run = measured_run(result)
-    info = replace(run_info(result, file.name, run), slo=limits)
+    info = run_info(result, file.name, run, label=label or name_of(file, part))
+    info = replace(info, slo=limits)
     save_and_print(file, info, run, report, output=output, force=force)
+
+
+def name_of(file: Path, part: int | None) -> str:
+    """The file, and its part where it has several."""
+    return file.name if part is None else f"{file.name} {part}"
 
 
 def save_and_print(

@@ -78,7 +78,11 @@ def read_aiperf(records: Sequence[JsonNode], averages: JsonNode | None) -> Impor
     """
     measured = [node for node in records if _phase(node) != "warmup"]
     if not measured:
-        raise TraceError(records[0].path, "holds no request but those of a warm-up", "")
+        raise TraceError(
+            records[0].path,
+            "holds no request but those of a warm-up",
+            "name the records of a benchmark that went on after it",
+        )
     requests = [_request(node) for node in measured]
     known = averages or JsonNode(records[0].path, {})
     return ImportedResult(

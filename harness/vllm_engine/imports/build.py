@@ -85,22 +85,24 @@ def measured_run(result: ImportedResult) -> MeasuredRun:
     )
 
 
-def run_info(result: ImportedResult, name: str, run: MeasuredRun) -> RunInfo:
+def run_info(
+    result: ImportedResult, name: str, run: MeasuredRun, *, label: str
+) -> RunInfo:
     """What is known of an imported run besides its rows.
 
     Args:
         result: What the file says.
         name: Of the file, as the run's trace is called.
         run: Its rows.
+        label: Stands for the configuration of the server, which no client is told: runs
+            of one label are repeats.
     """
     knobs: dict[str, Any] = dict.fromkeys(ENGINE_KNOBS)
     return RunInfo(
         source="measured",
         engine="server",
         policy="v1",
-        config=knobs
-        | {"model": result.model or None, "policy": "v1"}
-        | dict(result.load),
+        config=knobs | _told(result, label),
         trace={
             "name": name,
             "format": result.format,
@@ -117,6 +119,12 @@ def run_info(result: ImportedResult, name: str, run: MeasuredRun) -> RunInfo:
         wall_s=run.wall_s,
         measurement=run.measurement,
     )
+
+
+def _told(result: ImportedResult, label: str) -> dict[str, Any]:
+    """What is known of the configuration, and the load."""
+    model = result.model or None
+    return {"model": model, "policy": "v1", "label": label, **result.load}
 
 
 def _duration_s(run: MeasuredRun) -> float:
