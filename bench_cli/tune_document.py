@@ -70,8 +70,8 @@ def tune_document(
         "vllm_version": asked.start.vllm_version,
         "policy": asked.start.policy,
         "trials": answer.num_trials,
-        "replays": asked.engine.num_replays,
-        "replay_s": asked.engine.wall_s,
+        "replays": asked.engine.tally.num_replays,
+        "replay_s": asked.engine.tally.wall_s,
         "jobs": jobs,
         "wall_s": wall_s,
     }

@@ -1,10 +1,9 @@
 """From the best that was found to what is advised: no change without a gain."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.tuning.engine import TrialEngine
 from harness.tuning.objective import MISSED, Objective, ObjectiveName
 from harness.tuning.search import Search
 from harness.tuning.space import Knobs, key_of
@@ -28,6 +27,9 @@ METRICS = {
 }
 """By what a gain is stated."""
 
+
+IsEnough = Callable[[Objective, Trial, Trial], bool]
+"""Whether a trial is so much better than the start's that it is worth a change."""
 
 NUM_LEAST = 5
 """Of the least change that counts: as many are no chance, whatever an interval says."""
@@ -117,26 +119,25 @@ class Advice:
     ties: list[dict[str, Any]] = field(default_factory=list)
 
 
-def advise(search: Search, engine: TrialEngine) -> Advice:
+def advise(search: Search, objective: Objective, is_enough: IsEnough = is_gain) -> Advice:
     """The best setting, with each change taken back that it does as well without.
 
     What is left of the best is compared with the best itself, not with what was left
-    before, so that small losses do not add up, and is still a gain over the start. Where
-    nothing is, the start is kept.
+    before, so that small losses do not add up, and is still enough better than the
+    start. Where nothing is, the start is kept.
     """
-    objective = engine.objective
     start_trial = search.trials[key_of(search.start)][1]
     found = search.best
     assert found is not None, "the start was replayed to its end"
-    best_knobs, best = found
-    if not is_gain(objective, start_trial, best):
+    best = found[1]
+    if not is_enough(objective, start_trial, best):
         return Advice(dict(search.start), start_trial, _ties(search, best, objective))
-    knobs, trial = _with_fewest_changes(search, best_knobs, best, objective)
+    knobs, trial = _with_fewest_changes(search, found, objective, is_enough)
     return Advice(knobs, trial, _ties(search, best, objective))
 
 
 def _with_fewest_changes(
-    search: Search, best_knobs: Knobs, best: Trial, objective: Objective
+    search: Search, found_best: Tried, objective: Objective, is_enough: IsEnough
 ) -> tuple[dict[str, Any], Trial]:
     """Take changes back: all that can go each by itself, or the one that loses least."""
 
@@ -144,9 +145,9 @@ def _with_fewest_changes(
         search.try_out(settings)
         tried = [search.trials[key_of(k)] for k in settings if key_of(k) in search.trials]
         found = [each for each in tried if not is_worse(objective, best, each[1])]
-        return [each for each in found if is_gain(objective, start_trial, each[1])]
+        return [each for each in found if is_enough(objective, start_trial, each[1])]
 
-    space, start = search.space, search.start
+    (best_knobs, best), space, start = found_best, search.space, search.start
     start_trial = search.trials[key_of(start)][1]
     knobs, trial = dict(best_knobs), best
     while len(changed := [n for n, value in knobs.items() if value != start[n]]) > 1:

@@ -8,15 +8,28 @@ from typing import Any
 from harness.config import EngineConfig, resolve_config
 from harness.errors import HarnessError
 from harness.parallel import Progress, ReplayPool
-from harness.replay import Findable
+from harness.replay import Findable, findable_of
 from harness.tuning.objective import ENDED, Objective
 from harness.tuning.space import Knobs
-from harness.tuning.trial import Trial, TrialTask, run_trial
+from harness.tuning.trial import Rival, Trial, TrialTask, run_trial
 from harness.workload import Workload
 from profiles.errors import ProfileError
 from results.run_info import RunInfo
 
 MakeInfo = Callable[[Workload, EngineConfig, Objective], RunInfo]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What all replays of a search took.
+
+    Attributes:
+        wall_s: Seconds of all of them together.
+        num_replays: How many there were.
+    """
+
+    wall_s: float = 0.0
+    num_replays: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,8 +47,9 @@ class TrialEngine:
         is_stopped: Whether somebody has had enough.
         deadline_s: Of ``time.monotonic()``, after which nothing goes on.
         on_progress: Called now and then with how far each trial of a batch is.
-        wall_s: Seconds of all replays together.
-        num_replays: How many there were.
+        is_racing: Trials are given up once they are far behind the best so far on the
+            same requests, whatever is to come; else only once they cannot be as good.
+        tally: What all replays took, those of other parts of the trace included.
     """
 
     workload: Workload
@@ -48,11 +62,23 @@ class TrialEngine:
     is_stopped: Callable[[], bool] = lambda: False
     deadline_s: float = float("inf")
     on_progress: Callable[[Sequence[Progress]], None] | None = None
-    wall_s: float = 0.0
-    num_replays: int = 0
+    is_racing: bool = False
+    tally: Tally = field(default_factory=Tally)
+    _best: Trial | None = None
     _configs: dict[tuple[tuple[str, Any], ...], EngineConfig | str] = field(
         default_factory=dict
     )
+
+    def on(self, part: slice, policy: str) -> "TrialEngine":
+        """The same for a part of the trace, on which trials are given up sooner.
+
+        Args:
+            part: Requests of the trace.
+            policy: That says what may be found of these.
+        """
+        workload = self.workload.select(part)
+        findable = findable_of(workload, policy)
+        return replace(self, workload=workload, findable=findable, is_racing=True)
 
     def config(self, knobs: Knobs) -> EngineConfig | None:
         """The engine of a setting; None where it cannot start."""
@@ -80,8 +106,24 @@ class TrialEngine:
         self, settings: Sequence[Knobs], give_up_above: float = float("inf")
     ) -> list[Trial | None]:
         """Replay each setting; None for those that a stop came before."""
-        return self.evaluate_under(
-            [(knobs, self.workload, self.objective) for knobs in settings], give_up_above
+        cases = [(knobs, self.workload, self.objective) for knobs in settings]
+        rival = self._rival(give_up_above) if self.is_racing else None
+        trials = self.evaluate_under(cases, give_up_above, rival=rival)
+        done = [each for each in trials if each is not None and each.is_complete]
+        if self._best is not None:
+            done.insert(0, self._best)
+        self._best = min(done, key=lambda each: each.loss, default=None)
+        return trials
+
+    def _rival(self, give_up_above: float) -> Rival | None:
+        """The best so far, which a trial is not to fall behind by what would count."""
+        best = self._best
+        if best is None or best.by_request is None or give_up_above == float("inf"):
+            return None
+        return Rival(
+            loss=best.loss,
+            by_request=best.by_request,
+            most_behind=give_up_above - best.loss,
         )
 
     def evaluate_under(
@@ -90,6 +132,7 @@ class TrialEngine:
         give_up_above: float = float("inf"),
         *,
         share_of_blocks: float = 1.0,
+        rival: Rival | None = None,
     ) -> list[Trial | None]:
         """Replay settings under other loads or limits.
 
@@ -97,6 +140,7 @@ class TrialEngine:
             cases: Setting, requests and objective of each replay.
             give_up_above: A loss above which a replay is of no use.
             share_of_blocks: Of the GPU blocks that each setting has.
+            rival: What none is to fall behind; None for nothing.
         """
         found: list[Trial | None] = []
         tasks: dict[int, TrialTask] = {}
@@ -106,29 +150,28 @@ class TrialEngine:
             if config is not None:
                 num_blocks = int(config.num_gpu_blocks * share_of_blocks)
                 config = replace(config, num_gpu_blocks=num_blocks)
-                tasks[place] = self._task(workload, config, objective, give_up_above)
+                task = self._task(workload, config, objective)
+                tasks[place] = replace(task, give_up_above=give_up_above, rival=rival)
+        tasks = dict(sorted(tasks.items(), key=lambda each: -_num_turns(each[1])))
+        first = self.tally.num_replays + 1
         runs = self.pool.map(
             run_trial,
-            list(tasks.values()),
-            labels=[f"trial {self.num_replays + n + 1}" for n in range(len(tasks))],
+            list(tasks.values()),  # the longest first, so that none is waited for alone
+            labels=[f"trial {first + n}" for n in range(len(tasks))],
             on_progress=self.on_progress,
             is_stopped=self._is_over,
         )
         for place, trial in zip(tasks, runs, strict=True):
             found[place] = trial
-            self.wall_s += trial.wall_s if trial else 0.0
-        self.num_replays += len(tasks)
+            self.tally.wall_s += trial.wall_s if trial else 0.0
+        self.tally.num_replays += len(tasks)
         return found
 
     def _is_over(self) -> bool:
         return self.is_stopped() or time.monotonic() >= self.deadline_s
 
     def _task(
-        self,
-        workload: Workload,
-        config: EngineConfig,
-        objective: Objective,
-        give_up_above: float,
+        self, workload: Workload, config: EngineConfig, objective: Objective
     ) -> TrialTask:
         is_whole = len(workload) == len(self.workload)
         return TrialTask(
@@ -138,5 +181,12 @@ class TrialEngine:
             info=self.make_info(workload, config, objective),
             objective=objective,
             max_concurrency=self.max_concurrency,
-            give_up_above=give_up_above,
         )
+
+
+def _num_turns(task: TrialTask) -> float:
+    """About how often a replay goes round its loop, which is what it takes."""
+    workload, config = task.workload, task.config
+    chunks = workload.input_tokens.sum() / config.max_num_batched_tokens
+    with_tier = 2 if config.num_cpu_blocks and config.policy == "v1" else 1
+    return float(with_tier * chunks + 2 * len(workload))

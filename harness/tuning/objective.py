@@ -3,8 +3,12 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
+
 from harness.workload import Workload
+from results.columns import FloatArray
 from results.comparison.arm import ArmRun
+from results.comparison.samples import RequestSamples
 from results.comparison.verdict import LEAST_CHANGE, LEAST_SHARE
 from results.goodput import Slo
 from results.record import RequestRecord, RequestStatus
@@ -65,6 +69,17 @@ class Objective:
             return 0.0
         return self._latency_s(record, self.name)
 
+    def of_samples(self, samples: RequestSamples) -> FloatArray:
+        """About what each request added to the loss, ``(num_requests,)``.
+
+        0 for ``throughput``; NaN where a request has no such figure.
+        """
+        if self.name is ObjectiveName.THROUGHPUT:
+            return np.zeros(samples.num_requests)
+        if self.name is not ObjectiveName.GOODPUT:
+            return samples.values[self.name.value]
+        return 1.0 - samples.values["good"]
+
     def no_tie_above(self, loss: float) -> float:
         """A loss such that no run with a larger one does as well as a run with this one.
 
@@ -117,10 +132,17 @@ class RunningLoss:
     Attributes:
         objective: Of what.
         workload: The requests.
+        rival: What each request added in another run, ``(num_requests,)``; None for none.
+        by_request: What each request that left added, ``(num_requests,)``.
+        behind: How much more than in the other run those that left have added, as a part
+            of the loss; 0 without one.
     """
 
     objective: Objective
     workload: Workload
+    rival: FloatArray | None = None
+    by_request: FloatArray = field(init=False)
+    behind: float = field(default=0.0, init=False)
     _sum: float = field(default=0.0, init=False)
     _num_left: int = field(default=0, init=False)
     _first_ns: int | None = field(default=None, init=False)
@@ -129,11 +151,17 @@ class RunningLoss:
 
     def __post_init__(self) -> None:
         self._num_tokens = int(self.workload.output_tokens.sum())
+        self.by_request = np.zeros(len(self.workload))
 
     def add(self, record: RequestRecord) -> None:
         """A request left; tokens that it did not bring are not to come any more."""
-        self._sum += self.objective.of_request(record)
+        added = self.objective.of_request(record)
+        self._sum += added
         self._num_left += 1
+        self.by_request[record.request_id] = added
+        if self.rival is not None:
+            more = added - float(self.rival[record.request_id])
+            self.behind += more / len(self.workload)
         first_ns, last_ns = self._first_ns, self._last_ns
         if first_ns is None or record.arrival_ns < first_ns:
             self._first_ns = record.arrival_ns
@@ -151,6 +179,11 @@ class RunningLoss:
         assert self._first_ns is not None, "what finished has arrived"
         duration_s = (self._last_ns - self._first_ns) / NS_PER_S
         return of_requests + duration_s / max(1, self._num_tokens)
+
+    @property
+    def share_left(self) -> float:
+        """Of the requests, those that left."""
+        return self._num_left / max(1, len(self.workload))
 
     @property
     def likely(self) -> float:

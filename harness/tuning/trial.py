@@ -1,4 +1,4 @@
-"""One setting tried: a replay of the whole trace, given up once it cannot win."""
+"""One setting tried: a replay, given up once it cannot win, or is far behind."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,10 +9,29 @@ from harness.config import EngineConfig
 from harness.replay import Findable, replay
 from harness.tuning.objective import ENDED, Objective, RunningLoss
 from harness.workload import Workload
-from results.columns import Columns
+from results.columns import Columns, FloatArray
 from results.comparison.arm import Arm, ArmRun
 from results.record import RequestRecord, StepRecord
 from results.run_info import Ending, RunInfo
+
+LEAST_SEEN = 0.2
+"""Of the requests, before a trial may be given up for being behind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rival:
+    """Another run of the same requests, which a trial is not to fall behind.
+
+    Attributes:
+        loss: What it came to.
+        by_request: What each request added to its loss, ``(num_requests,)``.
+        most_behind: By how much more those that left may have added, as a part of the
+            loss.
+    """
+
+    loss: float
+    by_request: FloatArray
+    most_behind: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +46,7 @@ class TrialTask:
         objective: What the loss is of.
         max_concurrency: Closed loop with so many requests outstanding; None for none.
         give_up_above: A loss with which the trial is of no use; infinite for none.
+        rival: What it is not to fall behind; None for nothing.
     """
 
     workload: Workload
@@ -36,6 +56,7 @@ class TrialTask:
     objective: Objective
     max_concurrency: int | None = None
     give_up_above: float = float("inf")
+    rival: Rival | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +108,8 @@ class Trial:
         wall_s: Seconds that the replay took; 0 where the engine cannot start.
         needs: What its batches and its pool would have to hold; None where it was given
             up.
+        by_request: What each request added to the loss, ``(num_requests,)``; None where
+            it was given up.
     """
 
     loss: float
@@ -94,6 +117,7 @@ class Trial:
     wall_s: float
     guess: float | None = None
     needs: Needs | None = None
+    by_request: FloatArray | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -128,12 +152,19 @@ def run_trial(
 ) -> Trial | None:
     """Replay the trace; end early once the loss cannot stay below the limit.
 
-    None where somebody stopped it before it came to that.
+    Or once it is further behind a rival than may be: it would have to make up for that
+    with the requests to come, and nothing says that it will. None where somebody stopped
+    it before it came to that.
     """
-    running = RunningLoss(task.objective, task.workload)
+    rival = task.rival
+    by_request = None if rival is None else rival.by_request
+    running = RunningLoss(task.objective, task.workload, by_request)
 
     def is_hopeless() -> bool:
-        return running.least > task.give_up_above
+        if running.least > task.give_up_above:
+            return True
+        is_behind = rival is not None and running.behind > rival.most_behind
+        return is_behind and running.share_left >= LEAST_SEEN
 
     result = replay(
         task.workload,
@@ -151,7 +182,7 @@ def run_trial(
             loss=running.least,
             run=None,
             wall_s=result.wall_s,
-            guess=running.likely,
+            guess=_guess(running, rival),
         )
     info = replace(task.info, outcome=result.outcome, wall_s=result.wall_s)
     steps = Columns.of(StepRecord, result.steps)
@@ -161,4 +192,15 @@ def run_trial(
         run=run,
         wall_s=result.wall_s,
         needs=Needs.of(task.workload, task.config, steps),
+        by_request=running.by_request,
     )
+
+
+def _guess(running: RunningLoss, rival: Rival | None) -> float:
+    """What a loss was on its way to, if the requests to come are like those before.
+
+    Beside a rival it is behind the rival's by as much again for each part to come.
+    """
+    if rival is None or not running.share_left:
+        return running.likely
+    return max(running.least, rival.loss + running.behind / running.share_left)

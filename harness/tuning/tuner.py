@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from harness.analysis.miss_ratio import HitCurve
 from harness.errors import ConfigError
-from harness.tuning.advice import Advice, advise, gain, is_gain, is_worse
+from harness.tuning.advice import (
+    Advice,
+    IsEnough,
+    advise,
+    gain,
+    is_better,
+    is_gain,
+    is_worse,
+)
 from harness.tuning.check import Check, check_gain
 from harness.tuning.engine import TrialEngine
 from harness.tuning.evidence import Row, better_rows, sweep
@@ -15,7 +23,8 @@ from harness.tuning.headroom import Headroom, fewest_replicas, headroom
 from harness.tuning.routing import Routing
 from harness.tuning.screen import Screened, screen
 from harness.tuning.search import Budget, Search
-from harness.tuning.space import Space, key_of
+from harness.tuning.space import Key, Knobs, Space, key_of
+from harness.tuning.stretch import is_like, stretch_like_whole
 from harness.tuning.suggestion import Suggester, openings
 from harness.tuning.trial import Trial
 from results.comparison.verdict import MetricResult
@@ -76,6 +85,8 @@ class Answer:
         checks: Whether the gain holds elsewhere; none where nothing changes.
         headroom: How much more load it takes; None without an SLO.
         replicas: How many today's load needs; None without an SLO, or beyond many.
+        stretch: Requests of which the search, its evidence and its checks are; None
+            where that is the whole trace.
         withdrawn: A setting that did better here, and worse elsewhere; None for none.
         was_stopped: Somebody had enough.
         num_trials: Settings that were tried.
@@ -92,6 +103,7 @@ class Answer:
     checks: Sequence[Check] = ()
     headroom: Headroom | None = None
     replicas: int | None = None
+    stretch: slice | None = None
     withdrawn: dict[str, Any] | None = None
     was_stopped: bool = False
     num_trials: int = 0
@@ -115,6 +127,9 @@ def tune(
 ) -> Answer:
     """Answer a question.
 
+    A long trace is searched by a stretch of it; what is advised has to be a gain on the
+    whole.
+
     Raises:
         ConfigError: The present settings cannot start.
         KeyboardInterrupt: Somebody had enough before these were replayed.
@@ -128,16 +143,17 @@ def tune(
         question.safest_utilization,
         is_shared=question.is_shared,
     )
-    search = _search(question, engine, study, screened.space, began_s, on_trial)
-    search.remember(search.start, start)
-    _propose_default(search, question, default)
-    engine.deadline_s = began_s + (search.budget.seconds or float("inf"))
+    engine.fixed = {
+        **engine.fixed,
+        **{n: v for n, v in question.start.items() if n not in screened.space.choices},
+    }
+    found = _search(question, engine, study, screened.space, start, began_s, on_trial)
+    search, near = found.search, found.engine
+    _propose_default(search, question, default if near is engine else None)
+    near.deadline_s = began_s + (search.budget.seconds or float("inf"))
     search.run()
-    engine.deadline_s = float("inf")
-    advice = advise(search, engine)
-    evidence: dict[str, list[Row]] = {}
-    if not search.is_stopped():
-        advice, evidence = _settle(search, engine, advice, question)
+    near.deadline_s = float("inf")
+    advice, evidence = _advised(search, near, engine, question, start)
     answer = Answer(
         question=question,
         advice=advice,
@@ -147,11 +163,12 @@ def tune(
         over_start=gain(engine.objective, start, advice.trial),
         over_default=_gain_over(default, engine, advice),
         evidence=evidence,
+        stretch=found.stretch,
         was_stopped=search.is_stopped(),
         num_trials=len(search.trials),
     )
     if not answer.was_stopped:
-        _look_beyond(answer, engine)
+        _look_beyond(answer, near, search.trials[key_of(advice.knobs)][1])
         answer.was_stopped = search.is_stopped()
     return answer
 
@@ -170,24 +187,49 @@ def _first_trials(question: Question, engine: TrialEngine) -> tuple[Trial, Trial
     return start, default if default is not None and default.is_complete else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Where a search looks.
+
+    Attributes:
+        search: That knows what the start came to.
+        engine: What its trials are of.
+        stretch: Requests of the trace that these are; None for all.
+    """
+
+    search: Search
+    engine: TrialEngine
+    stretch: slice | None
+
+
 def _search(
     question: Question,
     engine: TrialEngine,
     study: "optuna.Study",
     space: Space,
+    start: Trial,
     began_s: float,
     on_trial: Callable[[Search], None],
-) -> Search:
-    """A search of what the screen left; the other knobs stay as they are."""
-    start = {name: question.start[name] for name in space.choices}
-    rest = {n: v for n, v in question.start.items() if n not in start}
-    engine.fixed = {**engine.fixed, **rest}
+) -> _Found:
+    """A search of what the screen left, of a stretch where one is like the whole."""
+    assert start.run is not None, "the start is replayed to its end"
+    knobs = {name: question.start[name] for name in space.choices}
+    near, trial, stretch = engine, start, _stretch_of(engine, start)
+    if stretch is not None:
+        near = engine.on(stretch, start.run.info.policy)
+        (alone,) = near.evaluate([knobs])
+        if alone is None:
+            raise KeyboardInterrupt
+        if is_like(alone.loss, start.loss):
+            trial = alone
+        else:
+            near, stretch = engine, None
     trials, seconds = question.budget.num_trials, question.budget.seconds
-    return Search(
+    search = Search(
         space=space,
-        start=start,
-        evaluate=engine.evaluate,
-        suggester=Suggester(space=space, study=study, waiting=openings(space, start)),
+        start=knobs,
+        evaluate=near.evaluate,
+        suggester=Suggester(space=space, study=study, waiting=openings(space, knobs)),
         no_tie_above=engine.objective.no_tie_above,
         budget=Budget(
             num_trials=None if trials is None else max(1, int(trials * SHARE_OF_SEARCH)),
@@ -196,6 +238,18 @@ def _search(
         began_s=began_s,
         is_stopped=engine.is_stopped,
         on_trial=on_trial,
+    )
+    search.remember(knobs, trial)
+    return _Found(search=search, engine=near, stretch=stretch)
+
+
+def _stretch_of(engine: TrialEngine, start: Trial) -> slice | None:
+    """A stretch that is like the whole, where the start's engine lasts."""
+    assert start.run is not None, "the start is replayed to its end"
+    if start.run.trouble:
+        return None
+    return stretch_like_whole(
+        engine.workload, engine.findable, engine.objective.of_samples(start.run.samples)
     )
 
 
@@ -211,11 +265,89 @@ def _propose_default(search: Search, question: Question, default: Trial | None) 
     search.suggester.waiting.insert(0, inside)
 
 
+def _advised(
+    search: Search,
+    near: TrialEngine,
+    engine: TrialEngine,
+    question: Question,
+    start: Trial,
+) -> tuple[Advice, dict[str, list[Row]]]:
+    """What to advise, and rows around it; its trial is of the whole trace."""
+    if near is engine:
+        advice = advise(search, engine.objective)
+        if search.is_stopped():
+            return advice, {}
+        return _settle(search, engine, advice, question, is_gain)
+    advice = advise(search, near.objective, is_better)
+    evidence: dict[str, list[Row]] = {}
+    if not search.is_stopped():
+        advice, evidence = _settle(search, near, advice, question, is_better)
+    whole = _Whole(engine=engine, search=search, start=start)
+    chosen = whole.chosen(advice, is_shared=question.is_shared)
+    if chosen.knobs != advice.knobs and not search.is_stopped():
+        evidence = sweep(search, near, chosen.knobs, chosen.trial)
+    return replace(chosen, trial=whole.trials[key_of(chosen.knobs)]), evidence
+
+
+@dataclass(slots=True, kw_only=True)
+class _Whole:
+    """What settings that did well on a stretch come to on the whole trace.
+
+    Attributes:
+        engine: Of the whole trace.
+        search: Of the stretch.
+        start: The present settings, replayed with the whole trace.
+        trials: By setting.
+    """
+
+    engine: TrialEngine
+    search: Search
+    start: Trial
+    trials: dict[Key, Trial] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.trials[key_of(self.search.start)] = self.start
+
+    def chosen(self, advice: Advice, *, is_shared: bool) -> Advice:
+        """What is advised, if it is a gain; what did best, where that is a better one.
+
+        The start, where neither is; beside it, what saves memory need not be a gain. The
+        trial is of the stretch.
+        """
+        best = self.search.best
+        assert best is not None, "the start was replayed to its end"
+        self._replay([advice.knobs, best[0]])
+        objective, chosen = self.engine.objective, key_of(self.search.start)
+        for key in (key_of(advice.knobs), key_of(best[0])):
+            trial = self.trials.get(key)
+            if trial is None or is_worse(objective, self.start, trial):
+                continue
+            if is_gain(objective, self.start, trial):
+                if is_better(objective, self.trials[chosen], trial):
+                    chosen = key
+            elif is_shared and key == key_of(advice.knobs):
+                chosen = key
+        knobs, near = self.search.trials[chosen]
+        return replace(advice, knobs=dict(knobs), trial=near)
+
+    def _replay(self, settings: Sequence[Knobs]) -> None:
+        new = {key_of(k): k for k in settings if key_of(k) not in self.trials}
+        trials = self.engine.evaluate(list(new.values()))
+        for key, trial in zip(new, trials, strict=True):
+            if trial is not None and trial.is_complete:
+                self.trials[key] = trial
+
+
 def _settle(
-    search: Search, engine: TrialEngine, advice: Advice, question: Question
+    search: Search,
+    engine: TrialEngine,
+    advice: Advice,
+    question: Question,
+    is_enough: IsEnough,
 ) -> tuple[Advice, dict[str, list[Row]]]:
     """Look around what is advised, and move where it is better there."""
     start = search.trials[key_of(search.start)][1]
+    advice = _with_least_memory(search, engine, advice, question)
     evidence = sweep(search, engine, advice.knobs, advice.trial)
     for _ in range(MOST_MOVES):
         better = better_rows(evidence)
@@ -224,21 +356,27 @@ def _settle(
         space, knobs = search.space, advice.knobs
         moved = [space.changed(knobs, name, value) for name, value in better]
         tried = [search.trials[key_of(setting)] for setting in moved]
-        gains = [each for each in tried if is_gain(engine.objective, start, each[1])]
+        gains = [each for each in tried if is_enough(engine.objective, start, each[1])]
         if not gains:
             break
         knobs, trial = min(gains, key=lambda each: each[1].loss)
         advice = replace(advice, knobs=knobs, trial=trial)
-        evidence = sweep(search, engine, advice.knobs, advice.trial)
-    changed = [n for n, value in advice.knobs.items() if value != search.start[n]]
-    least = [name for name in HOST_MEMORY if name in changed]
-    if question.is_shared:
-        least.append("gpu_memory_utilization")
-    for name in least:
-        advice = _with_least(name, search, engine, advice)
-    if least:
+        advice = _with_least_memory(search, engine, advice, question)
         evidence = sweep(search, engine, advice.knobs, advice.trial)
     return advice, evidence
+
+
+def _with_least_memory(
+    search: Search, engine: TrialEngine, advice: Advice, question: Question
+) -> Advice:
+    """No more memory of the host than does as well; nor of the GPU, if that is shared."""
+    changed = [n for n, value in advice.knobs.items() if value != search.start[n]]
+    names = [name for name in HOST_MEMORY if name in changed]
+    if question.is_shared:
+        names.append("gpu_memory_utilization")
+    for name in names:
+        advice = _with_least(name, search, engine, advice)
+    return advice
 
 
 def _with_least(name: str, search: Search, engine: TrialEngine, advice: Advice) -> Advice:
@@ -268,7 +406,7 @@ def _gain_over(
     return None if default is None else gain(engine.objective, default, advice.trial)
 
 
-def _look_beyond(answer: Answer, engine: TrialEngine) -> None:
+def _look_beyond(answer: Answer, engine: TrialEngine, today: Trial) -> None:
     """Whether the gain holds elsewhere, how far the load may grow, and on how many."""
     question, slo = answer.question, engine.objective.slo
     if not answer.is_kept:
@@ -280,7 +418,7 @@ def _look_beyond(answer: Answer, engine: TrialEngine) -> None:
     if slo is None:
         return
     knobs, routing = answer.knobs, question.routing
-    found = headroom(engine, knobs, slo, answer.advice.trial)
+    found = headroom(engine, knobs, slo, today)
     replicas: int | None = 1
     if found.load < 1:
         replicas = fewest_replicas(engine, knobs, slo, routing, found.load)

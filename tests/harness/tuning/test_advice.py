@@ -135,16 +135,16 @@ def search_of(
 
 
 def advised(
-    make_engine: MakeEngine, search: Search
+    search: Search,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What is advised, and what ties."""
-    advice = advise(search, make_engine(objective=GOODPUT))
+    advice = advise(search, GOODPUT)
     assert search.trials[key_of(advice.knobs)][1] is advice.trial
     return advice.knobs, advice.ties
 
 
 def test_changes_that_bring_nothing_are_taken_back(
-    make_trial: MakeTrial, make_study: MakeStudy, make_engine: MakeEngine
+    make_trial: MakeTrial, make_study: MakeStudy
 ) -> None:
     """All of them at once where each can go by itself; three replays tell."""
     best = {"block_size": 64, "max_num_seqs": 4, "watermark": 1}
@@ -152,7 +152,7 @@ def test_changes_that_bring_nothing_are_taken_back(
         make_trial, make_study(), lambda k: 50 + 10 * (k["max_num_seqs"] == 4), [best]
     )
 
-    knobs, ties = advised(make_engine, search)
+    knobs, ties = advised(search)
 
     assert knobs == {**START, "max_num_seqs": 4}
     assert {"max_num_seqs": 4} in ties
@@ -160,7 +160,7 @@ def test_changes_that_bring_nothing_are_taken_back(
 
 
 def test_of_two_that_stand_for_each_other_one_stays(
-    make_trial: MakeTrial, make_study: MakeStudy, make_engine: MakeEngine
+    make_trial: MakeTrial, make_study: MakeStudy
 ) -> None:
     """Each can go by itself, and not both: then one of them does."""
 
@@ -168,15 +168,13 @@ def test_of_two_that_stand_for_each_other_one_stays(
         return 60.0 if k["max_num_seqs"] == 4 or k["block_size"] == 64 else 50.0
 
     best = {"block_size": 64, "max_num_seqs": 4, "watermark": 0}
-    knobs, _ = advised(make_engine, search_of(make_trial, make_study(), share_of, [best]))
+    knobs, _ = advised(search_of(make_trial, make_study(), share_of, [best]))
 
     assert sum(knobs[name] != START[name] for name in START) == 1
     assert share_of(knobs) == 60.0
 
 
-def test_small_losses_do_not_add_up(
-    make_trial: MakeTrial, make_study: MakeStudy, make_engine: MakeEngine
-) -> None:
+def test_small_losses_do_not_add_up(make_trial: MakeTrial, make_study: MakeStudy) -> None:
     """Each change is worth 0.3 points beside a large one: not all of them can go."""
 
     def share_of(k: Knobs) -> float:
@@ -184,13 +182,13 @@ def test_small_losses_do_not_add_up(
         return 50.0 + 10 * bool(k["max_num_seqs"] == 4) + small
 
     best = {"block_size": 64, "max_num_seqs": 4, "watermark": 1}
-    knobs, _ = advised(make_engine, search_of(make_trial, make_study(), share_of, [best]))
+    knobs, _ = advised(search_of(make_trial, make_study(), share_of, [best]))
 
     assert share_of(knobs) == pytest.approx(60.3)
 
 
 def test_what_is_left_is_still_a_gain(
-    make_trial: MakeTrial, make_study: MakeStudy, make_engine: MakeEngine
+    make_trial: MakeTrial, make_study: MakeStudy
 ) -> None:
     """A change may not go if without it too little is left above the start."""
 
@@ -199,13 +197,13 @@ def test_what_is_left_is_still_a_gain(
         return 50.0 + 0.4 * changes.count(True)
 
     best = {"block_size": 64, "max_num_seqs": 4, "watermark": 1}
-    knobs, _ = advised(make_engine, search_of(make_trial, make_study(), share_of, [best]))
+    knobs, _ = advised(search_of(make_trial, make_study(), share_of, [best]))
 
     assert share_of(knobs) == pytest.approx(51.2)
 
 
 def test_the_start_is_kept_where_nothing_is_a_gain(
-    make_trial: MakeTrial, make_study: MakeStudy, make_engine: MakeEngine
+    make_trial: MakeTrial, make_study: MakeStudy
 ) -> None:
     """0.4 points more are no reason to change anything; what ties is said."""
     best = {"block_size": 64, "max_num_seqs": 4, "watermark": 0}
@@ -213,7 +211,7 @@ def test_the_start_is_kept_where_nothing_is_a_gain(
         make_trial, make_study(), lambda k: 50 + 0.4 * (k["block_size"] == 64), [best]
     )
 
-    knobs, ties = advised(make_engine, search)
+    knobs, ties = advised(search)
 
     assert knobs == START
     assert ties == [{}, {"block_size": 64, "max_num_seqs": 4}]

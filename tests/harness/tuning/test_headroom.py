@@ -326,7 +326,7 @@ def test_a_gain_is_looked_at_in_each_circumstance(
     for check in found.values():
         assert (check.holds, check.is_harmful) == (True, False)
         assert check.values[0] > check.values[1]  # type: ignore[operator]
-    assert engine.num_replays == 10
+    assert engine.tally.num_replays == 10
 
 
 def test_what_is_worse_or_the_same_elsewhere_does_not_hold(

@@ -51,7 +51,7 @@ def test_a_trial_that_is_stopped_is_none(make_engine: MakeEngine) -> None:
     engine = make_engine()
     config = engine.config({})
     assert config is not None
-    task = engine._task(engine.workload, config, engine.objective, float("inf"))
+    task = engine._task(engine.workload, config, engine.objective)
     done: list[int] = []
 
     stopped = run_trial(task, lambda n, _: done.append(n), lambda: len(done) > 5)
@@ -67,7 +67,7 @@ def test_a_trial_that_came_to_its_end_counts_though_stopped(
     engine = make_engine(make_workload(10))
     config = engine.config({})
     assert config is not None
-    task = engine._task(engine.workload, config, engine.objective, float("inf"))
+    task = engine._task(engine.workload, config, engine.objective)
     whole = run_trial(task, lambda *_: None, lambda: False)
 
     assert whole is not None
@@ -82,7 +82,7 @@ def test_a_setting_that_cannot_start_is_no_replay(make_engine: MakeEngine) -> No
 
     assert [trial and trial.can_start for trial in trials] == [False, True]
     assert [trial and trial.is_given_up for trial in trials] == [False, False]
-    assert engine.num_replays == 1
+    assert engine.tally.num_replays == 1
     assert "0.1" in engine.why_not({"gpu_memory_utilization": 0.1})
 
 

@@ -208,7 +208,7 @@ def test_nothing_to_choose_from_keeps_what_there_is(
 
     assert answer.is_kept
     assert answer.evidence == {}
-    assert engine.num_replays == 1
+    assert engine.tally.num_replays == 1
 
 
 def test_after_a_budget_of_seconds_the_rest_is_looked_at(

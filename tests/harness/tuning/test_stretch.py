@@ -1,0 +1,323 @@
+"""Tests for :mod:`harness.tuning.stretch`, and for searches that look at one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+
+from harness.analysis.miss_ratio import hit_curve
+from harness.replay import findable_of
+from harness.tuning import stretch as module
+from harness.tuning import tuner
+from harness.tuning.advice import Advice
+from harness.tuning.engine import TrialEngine
+from harness.tuning.objective import Objective, ObjectiveName, RunningLoss
+from harness.tuning.search import Budget, Search
+from harness.tuning.space import Knobs, Space, key_of
+from harness.tuning.stretch import is_like, stretch_like_whole
+from harness.tuning.suggestion import Suggester
+from harness.tuning.trial import Rival, Trial
+from harness.tuning.tuner import Question, tune
+from harness.workload import Workload
+from results.goodput import Slo
+
+MakeWorkload = Callable[..., Workload]
+MakeEngine = Callable[..., TrialEngine]
+MakeTrial = Callable[..., Trial]
+MakeStudy = Callable[[], optuna.Study]
+
+GOODPUT = Objective(name=ObjectiveName.GOODPUT, slo=Slo(ttft_s=0.3, tpot_s=0.03))
+START = {"max_num_seqs": 2}
+SPACE = Space({"max_num_seqs": (1, 2, 4, 64)})
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return the requests of a stretch, fewer than usual."""
+    monkeypatch.setattr(module, "NUM_REQUESTS", 30)
+    return 30
+
+
+def found_in(workload: Workload, losses: Sequence[float] | None = None) -> slice | None:
+    """The stretch of a trace whose requests added these losses, or one each."""
+    added = np.ones(len(workload)) if losses is None else np.array(losses, dtype=float)
+    return stretch_like_whole(workload, findable_of(workload, "v1"), added)
+
+
+def test_a_trace_that_is_alike_all_along_has_one(
+    make_workload: MakeWorkload, short: int
+) -> None:
+    found = found_in(make_workload(300))
+
+    assert found is not None
+    assert found.stop - found.start == short
+    assert 0 <= found.start <= 300 - short
+
+
+def test_a_short_trace_has_none(make_workload: MakeWorkload, short: int) -> None:
+    assert found_in(make_workload(2 * short - 1)) is None
+    assert found_in(make_workload(2 * short)) is not None
+
+
+@pytest.mark.parametrize("what", ["prompts", "outputs", "gaps", "losses"])
+def test_the_stretch_is_where_the_trace_is_like_its_mean(
+    make_workload: MakeWorkload, short: int, what: str
+) -> None:
+    """With twice as much of something in the second half it is about the middle."""
+    workload, losses = make_workload(600, prefix=0), np.ones(600)
+    for name in ("prompts", "outputs"):
+        alike = np.full(600, 50, dtype=np.int32)
+        columns = replace(getattr(workload, name), lengths=alike)
+        workload = replace(workload, **{name: columns})
+    more = np.where(np.arange(600) < 300, 1, 3)
+    if what == "prompts":
+        lengths = (400 * more).astype(np.int32)
+        prompts = replace(workload.prompts, lengths=lengths)
+        workload = replace(workload, prompts=prompts)
+    elif what == "outputs":
+        outputs = replace(workload.outputs, lengths=(20 * more).astype(np.int32))
+        workload = replace(workload, outputs=outputs)
+    elif what == "gaps":
+        arrival_ns = np.concatenate(([0], np.cumsum(10**7 * more)[:-1]))
+        workload = replace(workload, arrival_ns=arrival_ns)
+    else:
+        losses = losses * more
+
+    found = found_in(workload, losses.tolist())
+
+    assert found is not None
+    assert found.start < 300 < found.stop
+
+
+def test_one_request_that_is_most_of_the_trace_is_in_no_stretch_like_it(
+    make_workload: MakeWorkload, short: int
+) -> None:
+    workload = make_workload(300, prefix=0)
+    lengths = workload.prompts.lengths.copy()
+    lengths[150] = 10**6
+
+    assert (
+        found_in(replace(workload, prompts=replace(workload.prompts, lengths=lengths)))
+        is None
+    )
+
+
+def test_requests_without_a_loss_leave_it_to_the_others(
+    make_workload: MakeWorkload, short: int
+) -> None:
+    losses = np.ones(300)
+    losses[::2] = np.nan
+
+    assert found_in(make_workload(300), losses.tolist()) is not None
+    assert found_in(make_workload(300), [float("nan")] * 300) is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "whole", "wanted"),
+    [
+        (0.5, 0.5, True),
+        (0.4, 0.5, True),
+        (0.3, 0.5, False),
+        (0, 0, True),
+        (0.1, 0, False),
+    ],
+)
+def test_a_stretch_is_like_the_whole_if_it_comes_to_as_much(
+    loss: float, whole: float, wanted: bool
+) -> None:
+    assert is_like(loss, whole) is wanted
+
+
+# -- being behind ----------------------------------------------------------------------
+
+
+def test_how_far_a_run_is_behind_another_is_the_sum_over_those_that_left(
+    make_engine: MakeEngine, make_workload: MakeWorkload
+) -> None:
+    """After the last request it is the difference of the losses."""
+    workload = make_workload(60, gap_s=0.02)
+    engine = make_engine(workload, GOODPUT)
+    slow, quick = engine.evaluate([{"max_num_seqs": 1}, {"max_num_seqs": 64}])
+    assert slow is not None
+    assert quick is not None
+    assert slow.by_request is not None
+    running = RunningLoss(GOODPUT, workload, quick.by_request)
+    _replayed(engine, {"max_num_seqs": 1}, running)
+
+    assert running.share_left == 1
+    assert running.behind == pytest.approx(slow.loss - quick.loss)
+    assert running.behind > 0
+    assert slow.by_request.mean() == pytest.approx(slow.loss)
+
+
+def _replayed(engine: TrialEngine, knobs: Knobs, running: RunningLoss) -> None:
+    from harness.replay import replay
+
+    config = engine.config(knobs)
+    assert config is not None
+    replay(engine.workload, config, on_left=running.add)
+
+
+def test_what_is_behind_the_best_is_given_up_on_a_stretch_alone(
+    make_engine: MakeEngine, make_workload: MakeWorkload
+) -> None:
+    """It has seen a fifth of the requests by then; its guess is near what it comes to."""
+    whole = make_engine(make_workload(200, gap_s=0.02), GOODPUT)
+    part = whole.on(slice(0, 200), "v1")
+    good, bad = {"max_num_seqs": 64}, {"max_num_seqs": 1}
+    for engine in (whole, part):
+        (best,) = engine.evaluate([good])
+        assert best is not None
+        above = GOODPUT.no_tie_above(best.loss) + 0.2
+        engine.evaluate([bad], above)
+    (slow,) = whole.evaluate([bad])
+    (early,) = part.evaluate([bad], above)
+
+    assert slow is not None
+    assert early is not None
+    assert slow.is_complete
+    assert early.is_given_up
+    assert early.loss <= above
+    assert early.likely_loss == pytest.approx(slow.loss, abs=0.15)
+    assert part.tally is whole.tally
+
+
+def test_nothing_is_given_up_before_a_fifth_has_been_seen(
+    make_engine: MakeEngine, make_workload: MakeWorkload
+) -> None:
+    workload = make_workload(50, gap_s=0.02)
+    engine = make_engine(workload, GOODPUT)
+    rival = Rival(loss=0.0, by_request=np.full(50, -9.0), most_behind=0.0)
+    cases = [({}, workload, GOODPUT)]
+    (trial,) = engine.evaluate_under(cases, rival=rival)
+
+    assert trial is not None
+    assert trial.is_given_up
+    assert trial.guess is not None
+    assert trial.guess > 5
+
+
+# -- whole searches --------------------------------------------------------------------
+
+
+def question_of(workload: Workload, **more: Any) -> Question:
+    asked = Question(
+        space=SPACE,
+        start=START,
+        default=START,
+        curve=hit_curve(workload, block_size=16),
+        safest_utilization=0.95,
+        step_time_error=0.1,
+        budget=Budget(num_trials=8),
+    )
+    return replace(asked, **more)
+
+
+def test_a_long_trace_is_searched_by_a_stretch_and_answered_on_the_whole(
+    make_engine: MakeEngine,
+    make_workload: MakeWorkload,
+    make_study: MakeStudy,
+    short: int,
+) -> None:
+    workload = make_workload(240, gap_s=0.02)
+    counts: list[int] = []
+
+    class Watched(TrialEngine):
+        def evaluate_under(self, cases: Any, *above: float, **more: Any) -> Any:
+            counts.extend(len(each[1]) for each in cases)
+            return super().evaluate_under(cases, *above, **more)
+
+    made = make_engine(workload, GOODPUT)
+    parts = ("workload", "findable", "fixed", "objective", "make_info", "pool")
+    engine = Watched(**{name: getattr(made, name) for name in parts})
+    answer = tune(question_of(workload), engine, make_study())
+
+    assert answer.stretch is not None
+    assert answer.stretch.stop - answer.stretch.start == short
+    assert answer.advice.knobs["max_num_seqs"] > 2
+    for trial in (answer.start, answer.advice.trial):
+        assert trial.run is not None
+        assert trial.run.samples.num_requests == 240
+    assert counts.count(240) <= 3  # the start, what is advised, and what did best
+    assert engine.tally.num_replays == len(counts)
+
+
+def test_a_stretch_that_comes_to_something_else_is_not_used(
+    make_engine: MakeEngine,
+    make_workload: MakeWorkload,
+    make_study: MakeStudy,
+    short: int,
+) -> None:
+    """With one at a time the queue grows to the end: no part by itself has that."""
+    workload = make_workload(150, gap_s=0.01, output=200)
+    objective = Objective(name=ObjectiveName.TTFT)
+    asked = question_of(workload, start={"max_num_seqs": 1}, default={"max_num_seqs": 1})
+
+    answer = tune(asked, make_engine(workload, objective), make_study())
+
+    assert answer.stretch is None
+    assert not answer.is_kept
+
+
+class Known:
+    """An engine of the whole trace, on which settings come to known shares of goodput."""
+
+    objective = GOODPUT
+
+    def __init__(self, make: Callable[[float], Trial], shares: dict[int, float]) -> None:
+        self.asked: list[int] = []
+        self._make, self._shares = make, shares
+
+    def evaluate(self, settings: Sequence[Knobs]) -> list[Trial]:
+        self.asked += [knobs["max_num_seqs"] for knobs in settings]
+        return [self._make(self._shares[knobs["max_num_seqs"]]) for knobs in settings]
+
+
+@pytest.mark.parametrize(
+    ("shares", "wanted"),
+    [
+        ({2: 50, 4: 60, 64: 60.2}, 4),  # what is advised is as good as the best
+        ({2: 50, 4: 60, 64: 70}, 64),  # the best is better on the whole
+        ({2: 50, 4: 50, 64: 60}, 64),  # what is advised is no gain there
+        ({2: 50, 4: 50.1, 64: 50.2}, 2),  # neither is
+        ({2: 50, 4: 40, 64: 45}, 2),  # both are worse
+    ],
+)
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_is_advised_has_to_be_a_gain_on_the_whole(
+    make_trial: MakeTrial,
+    make_study: MakeStudy,
+    shares: dict[int, float],
+    wanted: int,
+    is_shared: bool,
+) -> None:
+    """Of a GPU that is shared it may also be as good: less memory is the gain."""
+
+    def trial_of(share: float) -> Trial:
+        return make_trial(good=np.arange(1000) < 10 * share, loss=1 - share / 100)
+
+    search = Search(
+        space=SPACE,
+        start=START,
+        evaluate=lambda settings, above: [
+            trial_of(60 + k["max_num_seqs"] / 100) for k in settings
+        ],
+        suggester=Suggester(space=SPACE, study=make_study(), waiting=[]),
+        no_tie_above=GOODPUT.no_tie_above,
+        budget=Budget(),
+    )
+    search.try_out([START, {"max_num_seqs": 4}, {"max_num_seqs": 64}])
+    engine: Any = Known(trial_of, shares)
+    whole = tuner._Whole(engine=engine, search=search, start=trial_of(shares[2]))
+    advice = Advice({"max_num_seqs": 4}, search.trials[key_of({"max_num_seqs": 4})][1])
+
+    chosen = whole.chosen(advice, is_shared=is_shared)
+
+    if is_shared and wanted == 2 and shares[4] >= 50:
+        wanted = 4
+    assert chosen.knobs == {"max_num_seqs": wanted}
+    assert chosen.trial is search.trials[key_of(chosen.knobs)][1]
+    assert sorted(engine.asked) == [4, 64]
