@@ -28,6 +28,7 @@ YAML_NAME = "serve.yaml"
 def tune_document(
     asked: "Asked",
     answer: "Answer",
+    facts: Mapping[str, Document],
     jobs: int,
     wall_s: float,
     yaml_path: Path | None = None,
@@ -59,7 +60,8 @@ def tune_document(
             "over_default": _gain(answer.over_default),
         },
         "evidence": {
-            name: _evidence(asked, answer, name) for name in answer.question.space.choices
+            name: _evidence(asked, answer, name) | {"facts": _facts(asked, name, facts)}
+            for name in answer.question.space.choices
         },
         "withdrawn": answer.withdrawn,
         "ties": answer.advice.ties,
@@ -111,6 +113,23 @@ def check_yaml(asked: "Asked", path: Path) -> None:
         raise UsageError(f"{path} is there already; choose another file with --yaml")
     if not path.parent.is_dir():
         raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def write_yaml(path: Path, text: str) -> None:
+    """Write the file for ``--config``.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
+    from bench_cli.output_file import write_whole
+    from harness.errors import UsageError
+
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written: {error.strerror}; give --yaml another"
+        ) from error
 
 
 def _start_of(asked: "Asked") -> tuple[str, dict[str, Any]]:
@@ -195,6 +214,14 @@ def _evidence(asked: "Asked", answer: "Answer", name: str) -> Document:
         "why": ruled_out or (why(name, rows, asked.headroom_gib) if rows else None),
         "rows": [_row(row) for row in rows],
     }
+
+
+def _facts(asked: "Asked", name: str, facts: Mapping[str, Document]) -> Document:
+    """What is known of a knob, and of utilizations what each leaves before OOM."""
+    if name != "gpu_memory_utilization":
+        return facts[name]
+    left = [{"value": u, "gib": gib} for u, gib in asked.headroom_gib.items()]
+    return facts[name] | {"headroom_gib": left}
 
 
 def _row(row: "Row") -> Document:

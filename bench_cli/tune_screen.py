@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench_cli.quantity import format_duration, format_number_of, format_share
 from bench_cli.run_screen import config_line, trace_line
-from bench_cli.tune_words import figure, shown
+from bench_cli.tune_words import figure, known_of, shown
 
 if TYPE_CHECKING:
     from bench_cli.console import Screen
@@ -44,7 +44,7 @@ def _facts(document: Document, asked: "Asked", answer: "Answer") -> list[tuple[s
             facts.append(("SLO", _missed(document, asked)))
         facts.append(("load", _load(document, asked.num_replicas)))
     for name, evidence in document["evidence"].items():
-        facts.append((name, _knob(evidence)))
+        facts.append((name, _knob(name, evidence)))
     return facts
 
 
@@ -170,14 +170,19 @@ def _under_way(found: Document) -> str:
     return "" if number is None else f", {format_number_of(number, 'request')} at a time,"
 
 
-def _knob(evidence: Document) -> str:
+def _knob(name: str, evidence: Document) -> str:
     value, current = evidence["advised"], evidence["current"]
     head = (
         f"{shown(value)} stays"
         if value == current
         else f"{shown(current)} -> {shown(value)}"
     )
-    return f"{head}: {evidence['why']}" if evidence["why"] else head
+    known = known_of(name, evidence["advised"], evidence["facts"])
+    reason = evidence["why"] or ""
+    value_of_reason = f"{reason.partition(' would give ')[0]} trades "
+    said = [reason, *(each for each in known if not each.startswith(value_of_reason))]
+    said = [each for each in said if each]
+    return f"{head}: {'; '.join(said)}" if said else head
 
 
 def _print_end(screen: "Screen", document: Document, answer: "Answer") -> None:

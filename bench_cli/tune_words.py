@@ -3,7 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bench_cli.quantity import format_count, format_duration, format_share
+from bench_cli.quantity import (
+    format_count,
+    format_duration,
+    format_share,
+    format_thousands,
+)
 
 if TYPE_CHECKING:
     from harness.tuning.evidence import Row
@@ -57,9 +62,7 @@ def _memory(
     parts = []
     if advised.num_gpu_blocks and other.num_gpu_blocks:
         more = other.num_gpu_blocks - advised.num_gpu_blocks
-        points = 100 * (other.value - advised.value)
-        per_point = f" ({more / points:,.0f} a point)" if points else ""
-        parts.append(f"{more:+,} blocks{per_point}")
+        parts.append(f"{more:+,} blocks")
     if other.value in headroom_gib:
         parts.append(f"{headroom_gib[other.value]:.1f} GiB left before OOM")
     return parts + _latencies(advised, other, headroom_gib)
@@ -114,9 +117,124 @@ _PARTS = {
 }
 
 
+def known_of(name: str, advised: Any, facts: Mapping[str, Any]) -> list[str]:
+    """What is known of a knob besides the replays around its value, in words."""
+    make = _KNOWN.get(name)
+    return [] if make is None or not facts else make(advised, facts)
+
+
+def _known_utilization(advised: Any, facts: Mapping[str, Any]) -> list[str]:
+    parts = [f"{facts['blocks_per_point']:,.0f} blocks a point"]
+    left = {each["value"]: each["gib"] for each in facts["headroom_gib"]}
+    if advised in left:
+        parts.append(f"{shown(advised)} leaves {left[advised]:.1f} GiB before OOM")
+    least = facts.get("least_keeping_slo")
+    if least is not None:
+        parts.append(f"{shown(least)} is the least that keeps the SLO")
+    return [", ".join(parts)]
+
+
+def _known_swap(_: Any, facts: Mapping[str, Any]) -> list[str]:
+    seen, worst = facts["seen_gib"], facts["worst_gib"]
+    if not worst:
+        return ["no request has several samples, so none is swapped out"]
+    most = "" if seen is None else f"at most {seen:.1f} GiB were swapped out, and "
+    return [f"{most}{worst:.1f} GiB at worst"]
+
+
+def _known_tier(_: Any, facts: Mapping[str, Any]) -> list[str]:
+    parts = []
+    worth = [each for each in facts["stages"] if each["hit_tokens"]]
+    if worth:
+        parts.append(
+            "hits of further 8 GiB: "
+            + ", ".join(
+                f"{format_thousands(each['hit_tokens'])} tokens"
+                f" ({format_duration(each['saved_s'])} of prefill)"
+                for each in worth[:MOST_STAGES]
+            )
+            + (", …" if len(worth) > MOST_STAGES else "")
+        )
+    else:
+        parts.append("no tier finds more than the GPU does")
+    parts.append(_crossover(facts))
+    if copied := facts["traffic"]:
+        parts.append(
+            f"PCIe {format_duration(copied['load_s'])} of loads and"
+            f" {format_duration(copied['store_s'])} of stores"
+        )
+    return parts
+
+
+MOST_STAGES = 3
+"""Parts of a tier that a screen shows; the document has all."""
+
+
+def _crossover(facts: Mapping[str, Any]) -> str:
+    tokens, of_prompt = facts["crossover_tokens"], facts["mean_prompt_tokens"]
+    if tokens is None:
+        return f"prompts of {of_prompt:,} tokens are computed sooner than loaded"
+    return f"loading is sooner than computing from {tokens:,} tokens on"
+
+
+def _known_blocks(advised: Any, facts: Mapping[str, Any]) -> list[str]:
+    costs = sorted(facts["costs"], key=lambda each: bool(each["value"] != advised))
+    said = [
+        (format_thousands(each["table_blocks"]), format_duration(each["copy_s"]))
+        for each in costs
+    ]
+    if not said or costs[0]["value"] != advised:
+        return []
+    text = f"{said[0][0]} blocks to keep books of, {said[0][1]} of copies"
+    others = [
+        f"{shown(each['value'])}: {blocks}, {copy}"
+        for each, (blocks, copy) in zip(costs[1:], said[1:], strict=True)
+    ]
+    return [f"{text} ({'; '.join(others)})" if others else text]
+
+
+def _known_limit(_: Any, facts: Mapping[str, Any]) -> list[str]:
+    found = []
+    for each in facts["trade"]:
+        pair = [(each["ttft_mean"], "TTFT"), (each["tpot_mean"], "TPOT")]
+        if any(change is None for change, _ in pair):
+            continue
+        if any(abs(change) >= LEAST_SHOWN for change, _ in pair):
+            words = ", ".join(f"{label} {100 * change:+.0f} %" for change, label in pair)
+            found.append(f"{shown(each['value'])} trades {words}")
+    return found
+
+
+def _known_watermark(_: Any, facts: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{shown(each['value'])}: {each['preemptions']:+,.0f} preemptions for"
+        f" {_signed(each['queue_mean'])} of waiting"
+        for each in facts["trade"]
+        if each["preemptions"] and each["queue_mean"] is not None
+    ]
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else '+'}{format_duration(abs(seconds))}"
+
+
+LEAST_SHOWN = 0.005
+"""Changes below are no change to a reader."""
+
+_KNOWN = {
+    "gpu_memory_utilization": _known_utilization,
+    "swap_space": _known_swap,
+    "kv_offloading_size": _known_tier,
+    "block_size": _known_blocks,
+    "max_num_seqs": _known_limit,
+    "max_num_batched_tokens": _known_limit,
+    "watermark": _known_watermark,
+}
+
+
 def _relative(base: Figures, other: Figures, name: str) -> str | None:
     first, second = base.get(name), other.get(name)
-    if not first or second is None or abs(second / first - 1) < 0.005:
+    if not first or second is None or abs(second / first - 1) < LEAST_SHOWN:
         return None
     return f"{100 * (second / first - 1):+.0f} %"
 

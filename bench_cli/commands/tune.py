@@ -130,9 +130,10 @@ def tune(
         ReplayPool(num_jobs, preload=PRELOAD) as pool,
         stopped_by_signals() as is_stopped,
     ):
-        from bench_cli.tune_document import check_yaml
+        from bench_cli.tune_document import check_yaml, tune_document
         from bench_cli.tune_question import TuneFlags, ask
         from bench_cli.tune_space import WantedSpace
+        from harness.tuning.fact import facts_of
         from harness.tuning.objective import ObjectiveName
         from harness.tuning.routing import Routing
 
@@ -158,8 +159,12 @@ def tune(
             check_yaml(asked, yaml)
         asked.engine.is_stopped = is_stopped
         answer = search(asked, search_seed, storage)
+        facts = facts_of(answer, asked.engine)
         was_stopped = is_stopped()
-    report(asked, answer, num_jobs, started, as_json=as_json, output=output, yaml=yaml)
+    document = tune_document(
+        asked, answer, facts, num_jobs, time.perf_counter() - started, yaml
+    )
+    report(document, asked, answer, as_json=as_json, output=output, yaml=yaml)
     if code := exit_code(answer, was_stopped=was_stopped):
         raise typer.Exit(code)
 
@@ -253,25 +258,26 @@ def study_name(asked: "Asked") -> str:
 
 
 def report(
+    document: dict[str, Any],
     asked: "Asked",
     answer: "Answer",
-    jobs: int,
-    started: float,
     *,
     as_json: bool,
     output: Path | None,
     yaml: Path | None,
 ) -> None:
-    """Print the answer, and write what was asked for."""
-    from bench_cli.output_file import write_whole
-    from bench_cli.tune_document import tune_document
+    """Print the answer, then write what was asked for: a full disk loses no answer.
+
+    Raises:
+        UsageError: A file cannot be written.
+    """
+    from bench_cli.tune_document import write_yaml
     from bench_cli.tune_screen import print_tuning
 
-    document: dict[str, Any] = tune_document(
-        asked, answer, jobs, time.perf_counter() - started, yaml
-    )
-    deliver(document, as_json=as_json, output=output)
-    if yaml is not None:
-        write_whole(yaml, document["yaml"].encode())
-    if not as_json:
+    if as_json:
+        deliver(document, as_json=True, output=None)
+    else:
         print_tuning(document, asked, answer)
+    deliver(document, as_json=False, output=output)
+    if yaml is not None:
+        write_yaml(yaml, document["yaml"])

@@ -9,6 +9,7 @@ from harness.tuning.engine import TrialEngine
 from harness.tuning.search import Search
 from harness.tuning.space import Knobs, Space, key_of
 from harness.tuning.trial import Trial
+from results.comparison.arm import ArmRun
 from results.comparison.metric import metric_named
 
 FIGURES = (
@@ -17,6 +18,7 @@ FIGURES = (
     "ttft_p99",
     "tpot_mean",
     "e2e_mean",
+    "queue_mean",
     "output_token_per_s",
     "hit_rate",
     "prefill_tokens",
@@ -38,6 +40,7 @@ class Row:
         num_gpu_blocks: Of its pool; None where it cannot start.
         standing: ``better``, ``worse`` or ``as good`` beside what is advised; ``ends``
             where vLLM's engine would not last, ``cannot start``, or ``not tried``.
+        run: What it came to; None where there is none.
     """
 
     value: Any
@@ -46,6 +49,7 @@ class Row:
     figures: Mapping[str, float | None]
     num_gpu_blocks: int | None
     standing: str
+    run: ArmRun | None = None
 
 
 def values_around(space: Space, name: str, advised: Any, start: Any) -> list[Any]:
@@ -80,6 +84,7 @@ def sweep(
                 figures=figures_of(trial),
                 num_gpu_blocks=_num_gpu_blocks(engine, setting),
                 standing=_standing(engine, advised, setting, trial),
+                run=None if trial is None else trial.run,
             )
         )
     return rows

@@ -72,6 +72,13 @@ def keep_together(trials: Sequence[Trial | None]) -> bool:
     return num_good >= KEPT_SHARE * num_requests - 1e-6
 
 
+def keeps_today(engine: TrialEngine, knobs: Knobs) -> bool:
+    """Whether a setting keeps the SLO at today's load, replayed until it cannot."""
+    slo = engine.objective.slo
+    assert slo is not None, "there is an SLO to keep"
+    return _keeping(engine, knobs, slo, (1.0,)) == [True]
+
+
 def headroom(engine: TrialEngine, knobs: Knobs, slo: Slo, today: Trial) -> Headroom:
     """Try loads up or down from today's, then between.
 

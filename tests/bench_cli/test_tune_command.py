@@ -111,6 +111,51 @@ def test_document_has_its_keys(generate: Generate, tune: Tune) -> None:
     assert document["advised"].keys() == document["current"]["figures"].keys()
 
 
+def test_each_knob_has_what_is_known_of_it(
+    generate: Generate, tune: Tune, call: Call
+) -> None:
+    """Facts beside the rows, and the screen says them."""
+    trace = generate("--input-len", 64, "--prefix-len", 2048, "--num-prefixes", 40)
+    pool = ("--kv-cache-gib", 3, "--max-model-len", 4096)
+
+    evidence = tune(trace, *pool, "--budget", "6trials")["evidence"]
+
+    facts = {name: each["facts"] for name, each in evidence.items()}
+    tier = facts["kv_offloading_size"]
+    limits = [facts[name]["trade"] for name in ("max_num_seqs", "max_num_batched_tokens")]
+    assert facts["enable_prefix_caching"] == {}
+    assert set(facts["block_size"]["costs"][0]) == {
+        *("value", "hit_tokens", "fragmentation", "table_blocks"),
+        *("copied_gib", "copy_s"),
+    }
+    assert set(tier) == {*("stages", "traffic", "crossover_tokens", "mean_prompt_tokens")}
+    assert tier["stages"][0]["hit_tokens"] > 0
+    assert all({"value", "ttft_mean", "tpot_mean"} <= set(t) for ts in limits for t in ts)
+    words = " ".join(call("tune", trace, *pool, "--budget", "6trials")[1].split())
+    assert "hits of further 8 GiB: " in words
+    assert "loading is sooner than computing from" in words
+    assert "blocks to keep books of" in words
+
+
+def test_facts_of_v0_tell_swap_seen_from_the_worst(
+    generate: Generate, tune: Tune, call: Call
+) -> None:
+    """And of utilizations what a point buys, and what is left before OOM."""
+    trace = generate("--n", 4, "--input-len", 400, "--num-requests", 30)
+    given = (trace, "--policy", "v0", "--vllm-version", "0.6.3", "--budget", "2trials")
+
+    facts = {n: e["facts"] for n, e in tune(*given)["evidence"].items()}
+
+    swap, memory = facts["swap_space"], facts["gpu_memory_utilization"]
+    words = " ".join(call("tune", *given)[1].split())
+    assert swap["seen_blocks"] == 0 < swap["worst_blocks"]
+    assert swap["worst_gib"] == swap["worst_blocks"] * 2 / 1024
+    assert set(memory) == {"blocks_per_point", "headroom_gib"}
+    assert {each["value"] for each in memory["headroom_gib"]} >= {0.8, 0.9}
+    assert "GiB at worst" in words
+    assert "GiB before OOM" in words
+
+
 def test_figures_are_those_that_run_gives(
     generate: Generate, tune: Tune, call: Call
 ) -> None:
@@ -391,9 +436,9 @@ def test_headroom_of_a_closed_loop_is_in_requests_at_a_time(
     document = tune(trace, *QUICK, *slo, "--max-concurrency", 8)
 
     headroom = document["headroom"]
-    given = ("run", trace, *slo, "--vllm-version", "0.32.0", "--json")
+    given: list[object] = ["run", trace, *slo, "--vllm-version", "0.32.0", "--json"]
     for name in ("max_num_seqs", "max_num_batched_tokens"):
-        given = (*given, f"--{name.replace('_', '-')}", document["config"][name])
+        given += [f"--{name.replace('_', '-')}", document["config"][name]]
     most, failing = headroom["max_concurrency"], 8 * headroom["first_failing"]
     assert headroom["kind"] == "concurrency"
     assert most == 8 * headroom["load"] < failing

@@ -140,6 +140,9 @@ def test_more_swap_than_the_default_stands_in_the_line(
     document = tune(trace, *V0, *pool, *fixed, "--budget", "8trials")
 
     swap_space = document["config"]["swap_space"]
+    need = document["evidence"]["swap_space"]["facts"]
+    assert 4 < need["seen_gib"] <= swap_space
+    assert need["seen_gib"] <= need["worst_gib"]
     assert swap_space in (8, 16, 32)
     assert f"--swap-space {swap_space:g}" in document["command"]
     assert document["current"]["trouble"]
