@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench_cli.console import Screen, join, sparkline
+from bench_cli.knob_words import engine_of, is_chunked, types_of, v1_knobs
+from bench_cli.measured_screen import print_measurement
 from bench_cli.quantity import (
     format_count,
     format_duration,
@@ -97,109 +99,16 @@ def config_line(config: Document) -> str:
     chunk = config.get("max_num_batched_tokens")
     block, caching = config["block_size"], config["enable_prefix_caching"]
     return join(
-        _engine(config, gpus),
-        *_types(config),
+        engine_of(config, gpus),
+        *types_of(config),
         f"utilization {utilization:.2f}" if utilization is not None else "",
         f"block {block}" if block is not None else "",
         f"swap {swap:g} GiB" if swap is not None else "",
         f"offloading {tier:g} GiB" if tier else "",
         f"prefix caching {'on' if caching else 'off'}" if caching is not None else "",
         f"chunks of {chunk:,} tokens" if chunk and is_chunked(config) else "",
-        *(_v1_knobs(config) if config["policy"] == "v1" else ()),
+        *(v1_knobs(config) if config["policy"] == "v1" else ()),
     )
-
-
-def _engine(config: Document, num_gpus: int) -> str:
-    """Model, GPU and vLLM; of an engine that does not tell them, what is known."""
-    model = str(config["model"] or "a model").rsplit("/", 1)[-1]
-    gpu, version = config.get("gpu"), config.get("vllm_version")
-    where = f" on {num_gpus} x {gpu}" if num_gpus > 1 else f" on {gpu}"
-    as_vllm = f", as vLLM {version} ({config['policy']})"
-    return f"{model}{where if gpu else ''}{as_vllm if version else ''}"
-
-
-def is_chunked(config: Document) -> bool:
-    """Prompts are computed in chunks, as far as is known."""
-    return bool(config.get("enable_chunked_prefill"))
-
-
-_TYPES = {"dtype": "", "quantization": "weights in ", "kv_cache_dtype": "KV cache in "}
-"""What stands before each of the model's types; early runs name none of them."""
-
-
-def _types(config: Document) -> list[str]:
-    """Types other than the checkpoint's, and whether CUDA graphs were left out."""
-    given = {name: config.get(name) for name in _TYPES}
-    named = [_TYPES[n] + str(v) for n, v in given.items() if v not in (None, "auto")]
-    return [*named, "no CUDA graphs" if config.get("enforce_eager") else ""]
-
-
-def _v1_knobs(config: Document) -> list[str]:
-    """Knobs of v1 that are other than today's vLLM has them, and the model's window."""
-    window, watermark = config.get("sliding_window"), config.get("watermark")
-    threshold = config.get("long_prefill_token_threshold")
-    policy, num_cpu_blocks = config.get("scheduling_policy", "fcfs"), 0
-    admits_by_chunk = config.get("scheduler_reserve_full_isl", True) is False
-    if not config.get("kv_offloading_size"):
-        num_cpu_blocks = config["num_cpu_blocks"] or 0  # given as such
-    return [
-        f"offloading {num_cpu_blocks:,} blocks" if num_cpu_blocks else "",
-        "whole prompts" if config.get("enable_chunked_prefill") is False else "",
-        f"long prefills by {threshold:,} tokens" if threshold else "",
-        f"watermark {watermark:g}" if watermark else "",
-        f"window of {window:,} tokens" if window else "",
-        "" if policy in ("fcfs", None) else f"by {policy}",
-        "admits by first chunk" if admits_by_chunk else "",
-        "async scheduling off" if config.get("async_scheduling", False) is False else "",
-    ]
-
-
-def print_measurement(screen: Screen, measurement: Document) -> None:
-    """Print what the engine said of itself, how the run was made, and its notes."""
-    for line in (facts_line(measurement["facts"]), care_line(measurement)):
-        if line:
-            screen.aside(line)
-    for note in measurement["notes"]:
-        screen.aside(note)
-
-
-def facts_line(facts: Document) -> str:
-    """What was resolved at start, in the engine's own words."""
-    version, tokens = facts.get("vllm_version"), facts.get("kv_cache_tokens")
-    blocks, memory = facts.get("num_gpu_blocks"), facts.get("gpu_memory_gib")
-    gpu = facts.get("gpu")
-    content = join(
-        f"vLLM {version}" if version else "",
-        format_number_of(blocks, "block") if blocks else "",
-        f"{format_thousands(tokens)} tokens" if tokens else "",
-        f"attention {facts['attention_backend']}"
-        if facts.get("attention_backend")
-        else "",
-        f"{gpu}{f', {memory:.0f} GiB' if memory else ''}"
-        if gpu
-        else facts.get("device", ""),
-    )
-    return f"measured: {content}" if content else ""
-
-
-def care_line(measurement: Document) -> str:
-    """How late the client was, whether the cache was cold, and what came before."""
-    late, num_warmup = measurement["lateness_s"], measurement["warmup_requests"]
-    cold = {
-        True: "cold cache, verified",
-        False: "cache NOT cold",
-        None: "cache state n/a",
-    }
-    return join(
-        cold[measurement["is_cold"]],
-        f"warm-up of {format_number_of(num_warmup, 'request')}" if num_warmup else "",
-        _lateness(late) if late else "client lateness n/a",
-    )
-
-
-def _lateness(late: Document) -> str:
-    p50, p99, most = (format_duration(late[name]) for name in ("p50", "p99", "max"))
-    return f"client {p50} late in the median (p99 {p99}, max {most})"
 
 
 _ENDINGS = {

@@ -10,7 +10,7 @@ from results.findings.rule import findings_of
 from results.findings.run_view import RunView, percent
 from results.kv_usage import used_at_end
 from results.measured import LATE_S
-from results.naming import seconds
+from results.naming import number_of, seconds
 
 FULL = 0.95
 """Share of the blocks in use from which on a request may well wait for some."""
@@ -21,13 +21,21 @@ HALF_EMPTY = 0.5
 MIN_SHARE = 0.2
 """Of the time. Less is a burst."""
 
+MIN_PREEMPTED_SHARE = 0.05
+"""Preemptions per request that ran, where no more is known of them. Fewer cost little."""
+
 
 def find_measuring(run: RunView) -> list[Finding]:
     """What to know before a measurement is believed, and what samples tell."""
     if run.info.measurement is None:
         return []
     return findings_of(
-        run, _client_late, _cache_not_cold, _cache_full, _waiting_beside_room
+        run,
+        _client_late,
+        _cache_not_cold,
+        _preempted,
+        _cache_full,
+        _waiting_beside_room,
     )
 
 
@@ -64,6 +72,27 @@ def _cache_not_cold(run: RunView) -> list[Finding]:
             " hits may be of what was there before",
             advice="restart the server, or let it reset its cache"
             " (VLLM_SERVER_DEV_MODE=1 has /reset_prefix_cache), and repeat the run",
+        )
+    ]
+
+
+def _preempted(run: RunView) -> list[Finding]:
+    """Preemptions that only a counter tells of."""
+    if run.requests.has("num_preemptions"):
+        return []
+    num_preemptions = run.info.counter("preemptions") or 0
+    num_ran = int(run.is_admitted.sum())
+    if num_preemptions < max(1, MIN_PREEMPTED_SHARE * num_ran):
+        return []
+    return [
+        Finding(
+            code="preempted",
+            severity="warning",
+            message=f"{number_of(round(num_preemptions), 'preemption')} in all, by the"
+            f" engine's counter, with {number_of(num_ran, 'request')} that ran: there"
+            " were too few blocks for those it had admitted",
+            advice="a larger pool (--gpu-memory-utilization, --tensor-parallel-size or a"
+            " larger GPU), or a lower --max-num-seqs; blockbench tune finds how low",
         )
     ]
 

@@ -31,9 +31,6 @@ MIN_STORM_SHARE = 0.1
 MANY_PREEMPTIONS = 3
 """Of one request. Once or twice can happen to the last one admitted on a busy day."""
 
-MIN_PREEMPTED_SHARE = 0.05
-"""Preemptions per request that ran, where no more is known of them. Fewer cost little."""
-
 MIN_THRASHED_SHARE = 0.01
 """Of the admitted requests. Fewer are bad luck of a few."""
 
@@ -84,9 +81,8 @@ def find_pressure(run: RunView) -> list[Finding]:
 
 
 def _preemptions(run: RunView) -> list[Finding]:
-    """What they cost; where nobody knows that, whom they hit, or that there were any."""
-    storms = findings_of(run, _storms)
-    return storms or findings_of(run, _preemption_thrash) or findings_of(run, _preempted)
+    """What they cost; where nobody knows that, whom they hit."""
+    return findings_of(run, _storms) or _preemption_thrash(run)
 
 
 def _storms(run: RunView) -> list[Finding]:
@@ -139,27 +135,6 @@ def _preemption_thrash(run: RunView) -> list[Finding]:
             message=f"{_thrashed(run)[0]}; in all there were"
             f" {times.sum() / num_admitted:.3g} preemptions for each request admitted",
             advice=f"{fewer_or_more(run, 1)}{higher_watermark(run)}",
-        )
-    ]
-
-
-def _preempted(run: RunView) -> list[Finding]:
-    """Preemptions that only a counter tells of."""
-    if run.requests.has("num_preemptions"):
-        return []
-    num_preemptions = run.info.counter("preemptions") or 0
-    num_ran = int(run.is_admitted.sum())
-    if num_preemptions < max(1, MIN_PREEMPTED_SHARE * num_ran):
-        return []
-    return [
-        Finding(
-            code="preempted",
-            severity="warning",
-            message=f"{number_of(round(num_preemptions), 'preemption')} in all, by the"
-            f" engine's counter, with {number_of(num_ran, 'request')} that ran: there"
-            " were too few blocks for those it had admitted",
-            advice="a larger pool (--gpu-memory-utilization, --tensor-parallel-size or a"
-            " larger GPU), or a lower --max-num-seqs; blockbench tune finds how low",
         )
     ]
 
