@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench_cli import options
-from bench_cli.run_report import ReportFlags, print_report
+from bench_cli.run_end import save_and_print
+from bench_cli.run_report import ReportFlags
 from bench_cli.run_start import run_name
 from bench_cli.tables import TableStyle
 
@@ -75,6 +76,7 @@ def import_(
     from harness.errors import UsageError
     from harness.vllm_engine.imports.build import measured_run, run_info
     from harness.vllm_engine.imports.read import ImportFormat, read_result
+    from results.store import RunStore
 
     report = ReportFlags(as_json=as_json, table=table)
     limits = None if slo is None else parse_slo(slo).to_dict()
@@ -86,8 +88,11 @@ def import_(
     result = read_result(file, wanted, part)
     run = measured_run(result)
     info = run_info(result, file.name, run, label=label or name_of(file, part))
-    info = replace(info, slo=limits)
-    save_and_print(file, info, run, report, output=output, force=force)
+    info, compared = judged(replace(info, slo=limits), run)
+    with RunStore(run_name(file.name), info, output=output, force=force) as store:
+        save_and_print(store, info, run, report)
+    if not report.as_json and report.table is TableStyle.RICH:
+        print_reported(compared)
 
 
 def name_of(file: Path, part: int | None) -> str:
@@ -95,35 +100,19 @@ def name_of(file: Path, part: int | None) -> str:
     return file.name if part is None else f"{file.name} {part}"
 
 
-def save_and_print(
-    file: Path,
-    info: "RunInfo",
-    run: "MeasuredRun",
-    report: ReportFlags,
-    *,
-    output: Path | None,
-    force: bool,
-) -> None:
-    """Save the run as any other, and print it with the file's own statistics."""
+def judged(info: "RunInfo", run: "MeasuredRun") -> "tuple[RunInfo, list[Reported]]":
+    """The file's own statistics beside those of its records; a note where they differ."""
     from harness.vllm_engine.imports.reported import beside, note_of
     from results.columns import Columns
     from results.record import RequestRecord, StepRecord
-    from results.store import RunStore
-    from results.summary import summarize
 
-    requests = Columns.of(RequestRecord, run.requests, info.unmeasured_in("requests"))
-    steps = Columns.of(StepRecord, run.steps, info.unmeasured_in("steps"))
-    measurement = run.measurement
-    compared = beside(measurement.facts["reported_s"], requests, steps)
+    known = run.measurement
+    requests = Columns.of(RequestRecord, run.requests, known.unmeasured_in("requests"))
+    steps = Columns.of(StepRecord, run.steps, known.unmeasured_in("steps"))
+    compared = beside(known.facts["reported_s"], requests, steps)
     if note := note_of(compared):
-        measurement = replace(measurement, notes=(*measurement.notes, note))
-    info = replace(info, measurement=measurement)
-    document = summarize(info, requests, steps)
-    with RunStore(run_name(file.name), info, output=output, force=force) as store:
-        folder = store.save(info, run.requests, run.steps, document)
-    print_report(document, info, steps, report, said=f"saved {folder}")
-    if not report.as_json and report.table is TableStyle.RICH:
-        print_reported(compared)
+        known = replace(known, notes=(*known.notes, note))
+    return replace(info, measurement=known), compared
 
 
 def print_reported(compared: "list[Reported]") -> None:

@@ -171,6 +171,8 @@ def _evicted(run: RunView, prompts: Prompts) -> list[Finding]:
     missed = findable - prompts.num_hit_tokens
     if run.has_tier:
         return []
+    if not run.steps.has("num_regretted_evictions"):
+        return _missed(run, prompts)
     regretted = run.steps.total("num_regretted_evictions")
     again = regretted * run.block_size
     if prompts.is_below(GOOD_RATE, missed) or again < MIN_BLAME * missed:
@@ -187,6 +189,24 @@ def _evicted(run: RunView, prompts: Prompts) -> list[Finding]:
             f" {again:,} tokens that were computed once more",
             advice=tier_for_all(run, prompts)
             or _room_for_all(run, num_evictions - regretted),
+        )
+    ]
+
+
+def _missed(run: RunView, prompts: Prompts) -> list[Finding]:
+    """Hits that a real engine missed, which does not say what it gave up for what."""
+    findable = prompts.findable_tokens(run.block_size)
+    if prompts.is_below(GOOD_RATE, findable - prompts.num_hit_tokens):
+        return []
+    return [
+        Finding(
+            code="hits_missed",
+            severity="info",
+            message=f"{prompts.percent(prompts.num_hit_tokens)} of prompt tokens were"
+            f" hits where {prompts.percent(findable)} could have been in a cache without"
+            " limit; what was evicted and needed again, the engine does not tell",
+            advice=f"{tier_for_all(run, prompts) or larger_pool(run)}; --engine sim shows"
+            " of the same trace how many blocks were needed again",
         )
     ]
 

@@ -346,6 +346,34 @@ def test_an_overload_shows_in_first_tokens(served: Served, make_request: Any) ->
     assert document_of((info, requests, steps))["steady"] is False
 
 
+def test_hits_that_were_missed_are_said_without_evictions(
+    make_info: Any, make_request: Any, make_step: Any
+) -> None:
+    """An engine that does not tell its evictions shows by its hits that it has some."""
+    config = {"enable_prefix_caching": True, "num_cpu_blocks": 0}
+    unmeasured = ("steps.num_regretted_evictions",)
+    info = make_info(
+        source="measured",
+        engine="vllm",
+        policy="v1",
+        config=config,
+        measurement=Measurement(unmeasured=unmeasured),
+    )
+    requests = [
+        make_request(request_id=i, num_prompt_tokens=1000, num_shared_tokens=i and 990)
+        for i in range(30)
+    ]
+    prefill = {"num_prefill_tokens": 1000, "num_prefill_seqs": 1, "num_decode_seqs": 0}
+    steps = [
+        make_step(start_ns=i * S, end_ns=(i + 1) * S, first_step_ns=S, **prefill)
+        for i in range(30)
+    ]
+
+    found = {f.code: f for f in find(info, *columns(info, requests, steps))}
+
+    assert "0 % of prompt tokens were hits where" in found["hits_missed"].message
+
+
 def test_outputs_that_ended_early_are_the_models_own(served: Served) -> None:
     """A real model stops where it likes; that is said without any max_model_len."""
     info, requests, steps = served()
