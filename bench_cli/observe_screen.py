@@ -166,4 +166,4 @@ def _print_latency(screen: Screen, document: Document) -> None:
             for label, each in known.items()
         ],
     )
-    screen.aside("percentiles lie between the bounds of the server's buckets")
+    screen.aside("means are exact; percentiles lie in the right bucket of the server's")

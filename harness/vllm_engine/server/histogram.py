@@ -60,11 +60,29 @@ class Histogram:
         high = self.bounds[bucket]
         return low, high if math.isfinite(high) else low
 
+    def skew(self, *, is_whole: bool = False) -> float:
+        """What places within buckets are raised to, for values to have the true mean.
+
+        A place from 0 to 1 raised to ``p`` has the mean ``1 / (p + 1)``; with 1 values
+        would lie evenly in their bucket, which is far off where that is wide.
+
+        Args:
+            is_whole: Values are whole numbers, got by rounding up.
+        """
+        edges = [self.edges(bucket) for bucket in range(len(self.counts))]
+        pairs = list(zip(self.counts, edges, strict=True))
+        room = sum(count * (high - low) for count, (low, high) in pairs)
+        if room <= 0:
+            return 1.0
+        over = self.total - sum(count * low for count, (low, _) in pairs)
+        over -= self.num_values / 2 if is_whole else 0.0
+        return 1 / min(max(over / room, 1e-6), 1.0) - 1
+
     def percentile(self, percent: float) -> float | None:
         """A percentile, between the bounds of its bucket; None without a value.
 
-        Values are taken to lie evenly in their bucket; above the last finite bound it is
-        that bound, which is too low.
+        Where in the bucket follows from the mean. Above the last finite bound it is that
+        bound, which is too low.
         """
         rank, passed = self.num_values * percent / 100, 0.0
         if self.num_values <= 0:
@@ -72,7 +90,9 @@ class Histogram:
         for bucket, count in enumerate(self.counts):
             if count > 0 and passed + count >= rank:
                 low, high = self.edges(bucket)
-                return low + (high - low) * max(rank - passed, 0.0) / count
+                return (
+                    low + (high - low) * (max(rank - passed, 0.0) / count) ** self.skew()
+                )
             passed += count
         return self.edges(len(self.counts) - 1)[0]
 

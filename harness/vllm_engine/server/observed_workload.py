@@ -13,7 +13,6 @@ from harness.traces.blockbench import FORMAT_VERSION
 from harness.traces.trace_file import check_target, write_whole
 from harness.vllm_engine.server.histogram import Histogram
 from harness.vllm_engine.server.observation import Observation
-from results.columns import FloatArray
 
 FEWEST_FINISHED = 30
 """With fewer requests finished while watching, lengths since the server's start tell
@@ -129,40 +128,15 @@ def _arrivals_us(seen: Observation, rng: np.random.Generator) -> IntArray:
 
 
 def _drawn(histogram: Histogram, count: int, rng: np.random.Generator) -> IntArray:
-    """Lengths that fill the buckets as the histogram's do and have about its mean.
-
-    Each bucket gets its share, and where in it they lie follows from the mean, which a
-    histogram knows exactly.
-    """
+    """Lengths that fill the buckets as the histogram's do and have about its mean."""
     ranks = (np.arange(count) + 0.5) / count * histogram.num_values
-    ends = np.cumsum(histogram.counts)
-    buckets = np.searchsorted(ends, ranks, side="right")
+    counts = np.array(histogram.counts)
+    ends = np.cumsum(counts)
+    buckets = np.minimum(np.searchsorted(ends, ranks, side="right"), len(ends) - 1)
     edges = np.array([histogram.edges(bucket) for bucket in range(len(ends))])
     low, high = edges[buckets].T
-    within = (ranks - (ends - np.array(histogram.counts))[buckets]) / np.array(
-        histogram.counts
-    )[buckets]
-    power = _power(low, high, within, histogram.mean or 0.0)
-    lengths: IntArray = _placed(low, high, within, power).astype(np.int64)
+    within = 1 - (ends[buckets] - ranks) / counts[buckets]
+    places = np.maximum(within, 0) ** histogram.skew(is_whole=True)
+    lengths: IntArray = np.ceil(low + (high - low) * places).astype(np.int64)
     rng.shuffle(lengths)
-    return lengths
-
-
-def _placed(
-    low: FloatArray, high: FloatArray, within: FloatArray, power: float
-) -> FloatArray:
-    """Whole lengths above their bucket's lower bound, up to its upper one."""
-    placed: FloatArray = np.ceil(low + (high - low) * within**power)
-    return np.maximum(placed, 1)
-
-
-def _power(low: FloatArray, high: FloatArray, within: FloatArray, mean: float) -> float:
-    """What the places within buckets are raised to, for values to have this mean."""
-    smallest, largest = 1 / 64, 64.0
-    for _ in range(40):
-        power = float(np.sqrt(smallest * largest))
-        if float(_placed(low, high, within, power).mean()) > mean:
-            smallest = power
-        else:
-            largest = power
-    return power
+    return np.maximum(lengths, 1)

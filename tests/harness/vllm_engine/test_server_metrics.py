@@ -198,5 +198,16 @@ def test_what_came_since() -> None:
     assert between.num_values == 2
     assert between.mean == 35
     assert between.percentile(50) == 35
+    assert between.percentile(100) == 50
     assert after.less(after).summary()["p99"] is None
     assert histogram([70.0]).percentile(50) == 50  # the last finite bound
+
+
+def test_a_wide_bucket_is_filled_as_the_mean_tells() -> None:
+    """Waits of microseconds in a bucket of 0.3 s have no median of 150 ms."""
+    waits = Histogram.of([(0.3, 100.0), (math.inf, 100.0)], 100 * 2e-5)
+    median, mean = waits.percentile(50), waits.mean
+
+    assert median is not None
+    assert median < 1e-3
+    assert mean == pytest.approx(2e-5)
