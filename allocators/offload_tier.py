@@ -33,7 +33,7 @@ class OffloadTier:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.num_evictions = 0
-        self._block_of = np.full(1024, _ABSENT, dtype=np.int64)
+        self._block_of = np.full(1024, _ABSENT, dtype=np.int64)  # the last stays so
         self._content_of = np.full(num_blocks, _ABSENT, dtype=np.int64)
         self._is_storing = np.zeros(num_blocks, dtype=np.bool_)
         self._num_loads = np.zeros(num_blocks, dtype=np.int64)
@@ -82,12 +82,14 @@ class OffloadTier:
             Which of them are here and not ready yet, and which are to be copied; ``None``
             if there is no room for these.
         """
+        self._make_names(int(contents.max(initial=0)))
         blocks = self._blocks(contents)
         is_absent: NDArray[np.bool_] = blocks == _ABSENT
-        is_storing: NDArray[np.bool_] = self._is_storing[blocks] & ~is_absent
+        is_here = ~is_absent
+        is_storing: NDArray[np.bool_] = self._is_storing[blocks] & is_here
         absent = contents[is_absent]
         num_missing = len(absent) - self._num_free
-        if num_missing > 0 and not self._evict(num_missing, blocks[~is_absent]):
+        if num_missing > 0 and not self._evict(num_missing, blocks[is_here]):
             return is_storing, None
         self._num_free -= len(absent)
         taken = self._free[self._num_free : self._num_free + len(absent)][::-1].copy()
@@ -116,18 +118,21 @@ class OffloadTier:
 
     def _blocks(self, contents: Contents) -> BlockIds:
         """The block of each content, or ``_ABSENT``."""
-        size, last = len(self._block_of), int(contents.max(initial=0))
+        blocks: BlockIds = self._block_of.take(contents, mode="clip")
+        return blocks
+
+    def _make_names(self, last: int) -> None:
+        """Let contents up to this one be here."""
+        size = len(self._block_of) - 1
         if last >= size:
             more = np.full(max(last + 1, 2 * size) - size, _ABSENT, dtype=np.int64)
             self._block_of = np.concatenate((self._block_of, more))
-        blocks: BlockIds = self._block_of[contents]
-        return blocks
 
     def _evict(self, count: int, protected: BlockIds) -> bool:
         """Give up what has not been used for longest; all or nothing."""
         if count > self._num_evictable:
             return False
-        kept = protected[self._may_go[protected]]
+        kept = protected[self._may_go[protected]] if len(protected) else protected
         self._may_go[kept] = False
         victims = self._by_recency.first_where(self._may_go, count)
         self._may_go[kept] = True

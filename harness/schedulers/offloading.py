@@ -37,13 +37,12 @@ class _Offered:
     transfers: set[TransferId] = field(default_factory=set)
     block_ids: BlockIds = field(default_factory=lambda: NO_BLOCKS)
 
-    def use(self, blocks: NDArray[np.int64]) -> None:
-        """Note that these blocks of the sequence were used."""
-        size = int(blocks.max(initial=-1)) + 1
-        if size > len(self.is_used):
-            more = np.zeros(size - len(self.is_used), np.bool_)
+    def use(self, begin: int, end: int, which: NDArray[np.bool_] | bool) -> None:
+        """Note that blocks ``begin`` to ``end`` of the sequence, or some, were used."""
+        if end > len(self.is_used):
+            more = np.zeros(max(end, self.num_blocks) - len(self.is_used), np.bool_)
             self.is_used = np.concatenate((self.is_used, more))
-        self.is_used[blocks] = True
+        self.is_used[begin:end] |= which
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,7 @@ class Offloading:
         contents = self._contents(request, begin, end)
         offered = self._offered[request]
         offered.num_offered = end
-        offered.use(np.arange(begin, end))
+        offered.use(begin, end, True)
         self.tier.begin_load(contents)
         copy = _Copy(request, contents, NO_BLOCKS, is_store=False)
         self._new_loads.append(self._start(copy))
@@ -228,7 +227,7 @@ class Offloading:
             return []
         contents = self._contents(request, begin, end)
         is_storing, is_stored = self.tier.begin_store(contents)
-        offered.use(begin + np.flatnonzero(~is_storing))
+        offered.use(begin, end, ~is_storing)
         if is_stored is None:
             return []
         offered.num_offered = end
