@@ -172,35 +172,33 @@ def _stopped(averages: JsonNode) -> str:
 
 
 def _model(averages: JsonNode) -> str:
-    """Under ``input_config``, in the way of several versions."""
+    """The first model that was asked for; empty where none is named."""
     config = averages.value.get("input_config")
-    names = ("endpoint", "models", "model_names", "model", "items", "name")
-    return _first_text(config, names)
-
-
-def _first_text(value: Any, names: Sequence[str]) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return _first_text(value[0], names) if value else ""
-    if not isinstance(value, dict):
-        return ""
-    known = [name for name in names if name in value]
-    if "model_names" in value:
-        known = ["model_names"]
-    found = (_first_text(value[name], names) for name in known if name != "endpoint")
-    here = next((text for text in found if text), "")
-    return here or _first_text(value.get("endpoint"), names)
+    models = _under(config, "models") or _under(config, "endpoint", "model_names")
+    first = _first(_under(models, "items") or models)
+    name = _under(first, "name") or first
+    return name if isinstance(name, str) else ""
 
 
 def _load(averages: JsonNode) -> dict[str, Any]:
+    """Rate and concurrency: of the last phase; before there were any, of ``loadgen``."""
     config = averages.value.get("input_config")
-    generator = config.get("loadgen") if isinstance(config, dict) else None
-    known = generator if isinstance(generator, dict) else {}
-    return {
-        "request_rate": known.get("request_rate"),
-        "max_concurrency": known.get("concurrency"),
-    }
+    phases = _under(config, "phases")
+    phase = phases[-1] if isinstance(phases, list) and phases else phases
+    known = phase or _under(config, "loadgen")
+    rate = _under(known, "rate") or _under(known, "request_rate")
+    return {"request_rate": rate, "max_concurrency": _under(known, "concurrency")}
+
+
+def _under(value: Any, *keys: str) -> Any:
+    """What stands under the keys; None where versions have another form."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and value else value
 
 
 def _reported(averages: JsonNode) -> dict[str, float]:

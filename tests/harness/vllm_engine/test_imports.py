@@ -215,6 +215,49 @@ def test_the_load_is_in_the_configuration() -> None:
     assert streams.load["max_concurrency"] == 8
 
 
+@pytest.mark.parametrize(
+    ("config", "model", "load"),
+    [
+        (
+            {
+                "models": {"strategy": "random", "items": [{"name": "a/b"}]},
+                "phases": [{"type": "warmup"}, {"rate": 3.0, "concurrency": 8}],
+            },
+            "a/b",
+            {"request_rate": 3.0, "max_concurrency": 8},
+        ),
+        ({"models": ["a/b", "c"]}, "a/b", {}),
+        ({"models": "a/b", "phases": {"concurrency": 2}}, "a/b", {"max_concurrency": 2}),
+        ({"endpoint": {"model_names": ["a/b"]}}, "a/b", {}),
+        ({"endpoint": "http", "models": [], "phases": []}, "", {}),
+        (None, "", {}),
+    ],
+)
+def test_every_form_of_aiperfs_configuration_is_read(
+    tmp_path: Path, config: object, model: str, load: Document
+) -> None:
+    """Model and load stand in other places in other versions, or nowhere."""
+    averages = tmp_path / "profile_export_aiperf.json"
+    averages.write_text(json.dumps({"aiperf_version": "0.13.0", "input_config": config}))
+    averages.with_name(AIPERF.name).write_text(AIPERF.read_text())
+
+    result = read_result(averages)
+
+    assert result.model == model
+    assert result.load == {"request_rate": None, "max_concurrency": None} | load
+
+
+def test_guidellm_ends_with_the_last_token() -> None:
+    """E2E ends there and not with the stream: TPOT is its inter-token latency."""
+    reported = read_result(OLD_GUIDELLM).reported_s
+
+    latency = summary_of(read_result(OLD_GUIDELLM))["latency_s"]
+
+    assert latency["tpot"]["mean"] == pytest.approx(reported["tpot_mean"], abs=1e-6)
+    ends_later_s = reported["e2e_mean"] - latency["e2e"]["mean"]
+    assert ends_later_s == pytest.approx(0.0004, abs=1e-5)
+
+
 def test_a_cancelled_benchmark_did_not_come_to_its_end(tmp_path: Path) -> None:
     """What AIPerf marks as cancelled is compared with nothing."""
     records, averages = tmp_path / AIPERF.name, tmp_path / "profile_export_aiperf.json"
