@@ -107,12 +107,17 @@ def _of_offloading(name: str, answer: Answer, engine: TrialEngine) -> Facts:
 
 
 def _of_block_size(name: str, answer: Answer, engine: TrialEngine) -> Facts:
-    """What blocks of each size around cost: hits, empty slots, copies and books."""
+    """What blocks of each size around cost: hits, empty slots, copies and books.
+
+    It is of the requests that the search was of, as the rows are.
+    """
+    part, workload = answer.stretch, engine.workload
+    workload = workload if part is None else workload.select(part)
     rows = [row for row in answer.evidence.get(name, ()) if row.run is not None]
     configs = [engine.config({**answer.knobs, name: row.value}) for row in rows]
     return {
         "costs": [
-            block_costs(engine.workload, config, row.run) | {"value": row.value}
+            block_costs(workload, config, row.run) | {"value": row.value}
             for row, config in zip(rows, configs, strict=True)
             if row.run is not None and config is not None
         ]

@@ -74,12 +74,15 @@ class Prices:
 
     def compute_s(self, num_found: int) -> float:
         """Seconds to compute a mean prompt alone, of which so much was found."""
+        return self._compute_fs(num_found) / FS_PER_S
+
+    def _compute_fs(self, num_found: int) -> int:
         step_fs, start = 0, num_found
         while start < self.prompt_tokens:
             end = min(start + self._chunk, self.prompt_tokens)
             step_fs += self._step_time.step_fs(_prefill(start, end))
             start = end
-        return step_fs / FS_PER_S
+        return step_fs
 
     def token_s(self) -> float:
         """Seconds of a prompt token in a batch that has many: what one less saves."""
@@ -114,11 +117,11 @@ class Prices:
 
         None where computing is as quick however many there are.
         """
-        whole_s = self.compute_s(0)
+        whole_fs = self._compute_fs(0)
         for num_blocks in range(1, (self.prompt_tokens - 1) // self._block_size + 1):
             found = num_blocks * self._block_size
-            load_s = self._step_time.transfer_fs(num_blocks, is_load=True) / FS_PER_S
-            if load_s < whole_s - self.compute_s(found):
+            load_fs = self._step_time.transfer_fs(num_blocks, is_load=True)
+            if load_fs < whole_fs - self._compute_fs(found):
                 return found
         return None
 

@@ -194,6 +194,7 @@ class AtOnce(Loads):
         self, cases: Sequence[tuple[Knobs, Workload, Objective]], *_: float
     ) -> list[Trial]:
         self.tried.append(len(cases))
+        self.under_way += [self.max_concurrency] * len(cases)
         share = self._share_of(max(len(w) for _, w, _ in cases))
         return [self._make_trial(good=[share] * len(w)) for _, w, _ in cases]
 
@@ -222,7 +223,19 @@ def test_replicas_are_found_though_all_come_at_once(
     loads = AtOnce(make_trial, workload, lambda load: float(load <= most))
 
     assert loads.fewest(0.0) == number
-    assert len(loads.tried) <= 11
+    assert len(set(loads.tried)) == len(loads.tried) <= 11
+
+
+def test_no_more_are_under_way_than_there_are(
+    make_trial: MakeTrial, make_workload: MakeWorkload
+) -> None:
+    """Of 40 that wait from the start: 16, 20, 24, 32 and all 40, once."""
+    loads = AtOnce(make_trial, make_workload(gap_s=0.0), lambda _: 1.0, 16)
+
+    found = headroom(cast("TrialEngine", loads), {}, SLO, make_trial(good=[1.0]))
+
+    assert loads.under_way == [20, 24, 32, 40]
+    assert (found.load, found.first_failing) == (2.5, None)
 
 
 # -- routing -----------------------------------------------------------------------------
@@ -279,6 +292,13 @@ def test_a_group_that_is_too_large_is_shared_out() -> None:
     parts = split(conversations(6, 1, [1, 1, 1, 1, 1, 2]), 2, Routing.PREFIX)
 
     assert [len(part) for part in parts] == [3, 3]
+
+
+def test_the_largest_groups_are_shared_out_first() -> None:
+    """Two that begin alike go to one replica, and the two others to the other one."""
+    parts = split(conversations(4, 1, [1, 2, 3, 3]), 2, Routing.PREFIX)
+
+    assert [len(part) for part in parts] == [2, 2]
 
 
 def test_what_cannot_be_told_apart_stays_together() -> None:
