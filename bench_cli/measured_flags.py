@@ -172,7 +172,7 @@ class MeasuredFlags:
         from harness.vllm_engine.spec import EngineSpec
 
         return EngineSpec(
-            policy=None if flags.policy is None else flags.policy.value,
+            policy=flags.knobs()["policy"],
             vllm_version=flags.vllm_version,
             given=given_to_vllm(flags),
             engine_args=self.words(),

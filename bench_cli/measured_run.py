@@ -18,6 +18,7 @@ from bench_cli.run_start import measured_run_info, run_name
 from bench_cli.workload import WorkloadFlags
 
 if TYPE_CHECKING:
+    from bench_cli.run_end import SavedRun
     from harness.vllm_engine.measured_run import MeasuredRun
     from harness.vllm_engine.started import StartedVllm
     from harness.workload import Workload
@@ -31,23 +32,47 @@ IsStopped = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be measured, and where it goes."""
+    """What is to be measured, and where it goes.
+
+    Attributes:
+        workload: What is sent.
+        flags: The engine.
+        measured: How it is reached and loaded.
+        timing: When requests are sent.
+        limits: What goodput is counted under.
+        report: How a run is printed; None for not at all.
+        output: Where it is saved; a new folder by default.
+        force: Replace the run that is there.
+        arm: What tells it from others of the same trace, for the folder's name.
+    """
 
     workload: "Workload"
     flags: EngineFlags
     measured: MeasuredFlags
     timing: WorkloadFlags
     limits: "Slo | None"
-    report: ReportFlags
-    output: Path | None
-    force: bool
+    report: ReportFlags | None
+    output: Path | None = None
+    force: bool = False
+    arm: str = ""
 
     def store(self, info: "RunInfo") -> "RunStore":
         """A folder for a run."""
         from results.store import RunStore
 
-        name = run_name(self.workload.name)
+        name = run_name(self.workload.name) + (f"-{self.arm}" if self.arm else "")
         return RunStore(name, info, output=self.output, force=self.force)
+
+    def check_output(self) -> None:
+        """Refuse a folder that takes no run, before somebody waits for a start.
+
+        Raises:
+            RunFolderError: It takes none.
+        """
+        from results.output import check_output
+
+        if self.output is not None:
+            check_output(self.output, force=self.force)
 
     def info(self, facts: dict[str, Any], measurement: "Measurement") -> "RunInfo":
         """What is known of a run before its first request."""
@@ -62,17 +87,35 @@ class Order:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A run that was measured and saved, and how the command would end with it."""
+
+    saved: "SavedRun"
+    code: ExitCode
+
+
 def run_measured(order: Order) -> ExitCode:
-    """Measure once, save and print it; how the command ends."""
+    """Measure as often as was asked for, save and print; how the command ends."""
     from bench_cli.interrupt import stopped_by_signals
 
     with stopped_by_signals() as is_stopped:
-        if order.flags.engine is Engine.SERVER:
-            return run_on_server(order, is_stopped)
-        return run_on_vllm(order, is_stopped)
+        if (order.measured.repeats or 1) > 1:
+            from bench_cli.repeats import measure_repeatedly
+
+            return measure_repeatedly(order, is_stopped)
+        return measure(order, is_stopped).code
 
 
-def run_on_vllm(order: Order, is_stopped: IsStopped) -> ExitCode:
+def measure(order: Order, is_stopped: IsStopped) -> Measured:
+    """Measure once, save and print."""
+    order.check_output()
+    if order.flags.engine is Engine.SERVER:
+        return measure_server(order, is_stopped)
+    return measure_vllm(order, is_stopped)
+
+
+def measure_vllm(order: Order, is_stopped: IsStopped) -> Measured:
     """Start vLLM, replay on it, save and print."""
     from harness.vllm_engine.started import EngineDidNotStartError, StartedVllm
 
@@ -114,7 +157,7 @@ def replay_on(
         )
 
 
-def run_on_server(order: Order, is_stopped: IsStopped) -> ExitCode:
+def measure_server(order: Order, is_stopped: IsStopped) -> Measured:
     """Replay on a server, save and print."""
     from bench_cli.progress import progress_bar
     from harness.vllm_engine.server.replay import measurement_at_start, replay_on_server
@@ -136,8 +179,8 @@ def run_on_server(order: Order, is_stopped: IsStopped) -> ExitCode:
 
 def finish(
     order: Order, store: "RunStore", info: "RunInfo", run: "MeasuredRun"
-) -> ExitCode:
-    """Save and print a run; how the command ends."""
+) -> Measured:
+    """Save and print a run, and say on stderr what became of an engine that failed."""
     from bench_cli.run_end import exit_code_of_run, save_and_print
     from results.findings.failure import FAILURES
 
@@ -146,12 +189,12 @@ def finish(
         said = said_beside(order.workload, info, run)
         measurement = replace(measurement, notes=(*measurement.notes, said))
     info = replace(info, measurement=measurement)
-    save_and_print(store, info, run, order.report)
+    saved = save_and_print(store, info, run, order.report)
     code = exit_code_of_run(run)
     if code is ExitCode.ENGINE_FAILED:
         what, _ = FAILURES[run.outcome.kind]
         typer.echo(f"error: {what}: {run.outcome.message}", err=True)
-    return code
+    return Measured(saved, code)
 
 
 def said_beside(workload: "Workload", info: "RunInfo", run: "MeasuredRun") -> str:

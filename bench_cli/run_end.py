@@ -1,7 +1,8 @@
 """A run that has ended: saved, printed, and turned into an exit code."""
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
@@ -35,10 +36,21 @@ class EndedRun(Protocol):
         """Seconds it took."""
 
 
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A run that lies in its folder, and the summary of it."""
+
+    folder: Path
+    document: dict[str, Any]
+
+
 def save_and_print(
-    store: "RunStore", info: "RunInfo", result: EndedRun, report: ReportFlags
-) -> None:
-    """Save the run and print it; one that could not be saved is printed all the same."""
+    store: "RunStore", info: "RunInfo", result: EndedRun, report: ReportFlags | None
+) -> SavedRun:
+    """Save the run and print it; one that could not be saved is printed all the same.
+
+    Without a ``report`` only its folder is named, on stderr.
+    """
     from results.columns import Columns
     from results.errors import ResultsError
     from results.record import RequestRecord, StepRecord
@@ -56,9 +68,13 @@ def save_and_print(
     try:
         folder = store.save(info, result.requests, result.steps, document)
     except ResultsError:
-        print_report(document, info, steps, report)
+        print_report(document, info, steps, report or ReportFlags())
         raise
-    print_report(document, info, steps, report, said=f"saved {folder}")
+    if report is None:
+        typer.echo(f"saved {folder}", err=True)
+    else:
+        print_report(document, info, steps, report, said=f"saved {folder}")
+    return SavedRun(folder, document)
 
 
 def exit_code_of_run(result: EndedRun) -> ExitCode:

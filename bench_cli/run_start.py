@@ -62,8 +62,7 @@ def measured_run_info(
     given: dict[str, Any] = {"vllm_version": flags.vllm_version}
     if engine is Engine.VLLM:
         given |= given_to_vllm(flags)
-    if flags.policy is not None:
-        given["policy"] = flags.policy.value
+    given["policy"] = flags.knobs()["policy"]
     config = measured_config(engine.value, facts, given, measured.words())
     return RunInfo(
         source="measured",

@@ -11,8 +11,10 @@ from bench_cli import options
 from bench_cli.arm_plan import PRELOAD, Replays
 from bench_cli.document import deliver
 from bench_cli.engine_flags import EngineFlags
+from bench_cli.engine_options import Engine
 from bench_cli.exit_code import ExitCode
 from bench_cli.flags import takes_flags
+from bench_cli.measured_flags import MeasuredFlags
 from bench_cli.run_report import ReportFlags
 from bench_cli.tables import TableStyle
 from bench_cli.workload import SourceFlags, WorkloadFlags
@@ -36,6 +38,7 @@ def compare(
     flags: EngineFlags,
     source: SourceFlags,
     timing: WorkloadFlags,
+    measured: MeasuredFlags,
     slo: options.SloText = None,
     jobs: options.Jobs = None,
     as_json: options.AsJson = False,
@@ -52,6 +55,7 @@ def compare(
     conditions = parse_conditions(fail_if or ())
     limits = None if slo is None else parse_slo(slo)
     timing.refuse_contradictions()
+    measured.refuse_others(flags.engine)
     if output is not None:
         check_document(output, kind="compare")
     trace = trace_of(compared)
@@ -61,7 +65,10 @@ def compare(
         sides = stored(compared, baseline or (), limits, allow or ())
     else:
         replays = Replays(trace, flags, source, timing, tuple(vary or ()))
-        sides = replayed(replays, baseline or (), limits, allow or (), jobs)
+        if flags.engine in (Engine.VLLM, Engine.SERVER):
+            sides = measured_now(replays, measured, baseline or (), limits, allow or ())
+        else:
+            sides = replayed(replays, baseline or (), limits, allow or (), jobs)
     judgements = report_on(sides, conditions, started, report, output)
     if code := exit_code(sides, judgements):
         raise typer.Exit(code)
@@ -96,6 +103,21 @@ def replayed(
 
         allowed = [Hindrance(name.value) for name in allow]
         return replayed_sides(replays, baseline, slo, allowed, pool)
+
+
+def measured_now(
+    replays: Replays,
+    measured: MeasuredFlags,
+    baseline: Sequence[str],
+    slo: "Slo | None",
+    allow: Sequence[options.Allowed],
+) -> "Sides":
+    """Runs that a real engine makes now, the arms in turns."""
+    from bench_cli.measured_arms import measured_sides
+    from results.comparison.comparable import Hindrance
+
+    allowed = [Hindrance(name.value) for name in allow]
+    return measured_sides(replays, measured, baseline, slo, allowed)
 
 
 def report_on(

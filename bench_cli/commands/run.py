@@ -51,6 +51,8 @@ def run(
         raise UsageError("--force replaces the folder that -o names; add -o FOLDER")
     measured.refuse_others(flags.engine)
     if flags.engine in (Engine.VLLM, Engine.SERVER):
+        if check:
+            raise UsageError("--check checks our own books; leave it out here")
         from bench_cli.measured_run import Order, run_measured
 
         order = Order(

@@ -172,7 +172,7 @@ def test_knob_of_the_load_changes_the_times(
         (["max_num_seqs=1..11..1", "block_size=1..512"], "makes 110 arms"),
         (["seed=1,2"], "add --request-rate"),
         (["policy=v1,v9"], "unknown policy v9"),
-        (["engine=sim,vllm"], "--engine vllm is not there yet"),
+        (["engine=sim,vllm"], "--engine vllm runs a real engine"),
     ],
 )
 def test_what_makes_no_arms_is_refused_in_words(

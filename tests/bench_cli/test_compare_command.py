@@ -291,7 +291,7 @@ def test_output_is_refused_before_anything_runs(
         (2, [*TINY, "--seed", 1], "add --request-rate"),
         (2, [*TINY, "--slice", "2000:"], "slice 2000: selects none"),
         (4, [*TINY, "--vary", "block_size=16,24"], "block_size is 24; it must be one of"),
-        (2, [*TINY, "--vary", "engine=sim,vllm"], "--engine vllm is not there yet"),
+        (2, [*TINY, "--vary", "engine=sim,vllm"], "--engine vllm runs a real engine"),
         (2, [*TINY, "--fail-if", "ttft_p99>10"], "ttft_p99 is a time"),
         (2, [*TINY, "--fail-if", "nothing>10"], "there is no metric 'nothing'"),
         (2, [*TINY, "--fail-if", "finished<1,"], "cannot read ''"),

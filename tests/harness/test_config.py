@@ -66,7 +66,7 @@ def test_given_knobs_are_kept() -> None:
     ("knobs", "message"),
     [
         ({"policy": "v7"}, "unknown policy v7; v0 and v1 are there"),
-        ({"engine": "vllm"}, "--engine vllm is not there yet; .* --engine sim only"),
+        ({"engine": "vllm"}, "--engine vllm runs a real engine, .* blockbench run"),
         ({"vllm_version": "0.32.0"}, "vLLM 0.32.0 has no v0 engine"),
         ({"kv_cache_gib": 9.0, "num_gpu_blocks_override": 9}, "give one of them"),
         ({"swap_space": 9.0, "num_cpu_blocks_override": 9}, "give one of them"),

@@ -204,7 +204,7 @@ def test_defaults_follow_the_version(version: str) -> None:
             "has a sliding window, with which an offload tier is not replayed; leave out",
         ),
         ({"kv_cache_gib": 9.0, "num_gpu_blocks_override": 9}, "give one of them"),
-        ({"engine": "vllm"}, "--engine vllm is not there yet"),
+        ({"engine": "vllm"}, "--engine vllm runs a real engine"),
         (
             {"model": "google/gemma-2-9b"},
             "mixes full and sliding-window layers: vLLM keeps several cache groups",

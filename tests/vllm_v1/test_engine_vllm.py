@@ -281,7 +281,7 @@ def test_the_command_measures_saves_and_explains(
 def test_a_run_that_is_cut_short_is_kept(
     model: Path, trace: Path, tmp_path: Path, number: int, code: int, ending: str
 ) -> None:
-    """vLLM is killed, or we are stopped, in the middle: the rows so far are saved."""
+    """VLLM is killed, or we are stopped, in the middle: the rows so far are saved."""
     folder = tmp_path / "run"
     slowly = ("--speedup", "0.02", "-o", folder)
     ours = subprocess.Popen(
@@ -331,7 +331,7 @@ def child_of(pid: int) -> int:
 
 
 def test_a_model_that_is_not_there_is_a_finding(trace: Path, tmp_path: Path) -> None:
-    """vLLM does not start; its own words are quoted, and a run says so."""
+    """VLLM does not start; its own words are quoted, and a run says so."""
     folder = tmp_path / "run"
     done = subprocess.run(
         command_for(tmp_path / "nowhere", trace, "-o", folder),

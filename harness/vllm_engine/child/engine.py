@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.vllm_engine.spec import EngineSpec
+from profiles.vllm_version import v0_support
 
 TRIED = "0.32"
 ENVIRONMENT = {
@@ -71,6 +72,11 @@ class Vllm:
                 " installed; leave the flag out, or name another Python with"
                 " --vllm-python"
             )
+        if spec.policy == "v0" and v0_support(self.version) == "none":
+            raise UsageError(
+                f"vLLM {self.version} has no V0 engine, and --policy v0 asks for it;"
+                " versions up to 0.10 have it: name a Python with one by --vllm-python"
+            )
 
     def module(self, name: str) -> ModuleType:
         """One of vLLM's modules."""
@@ -86,12 +92,19 @@ class Vllm:
         """
         with changes_explained(self.version):
             arguments = self._arguments(spec)
-            engine_class = self.module("engine.llm_engine").LLMEngine
+            engine_class = self._engine_class(spec)
             context = self.module("usage.usage_lib").UsageContext.OPENAI_API_SERVER
         if spec.policy != "v0" and spec.replays_tokens:
             replaying = self._replaying(arguments, context)
             arguments = arguments if replaying is None else replaying
         return engine_class.from_engine_args(arguments, usage_context=context)
+
+    def _engine_class(self, spec: EngineSpec) -> Any:
+        """V0's engine or V1's; versions from 0.8 to 0.10 have both."""
+        name = "engine.llm_engine"
+        if spec.policy != "v0" and find_spec("vllm.v1.engine.llm_engine") is not None:
+            name = "v1.engine.llm_engine"
+        return self.module(name).LLMEngine
 
     def _arguments(self, spec: EngineSpec) -> Any:
         """The ``EngineArgs`` of vLLM, from what was given.
