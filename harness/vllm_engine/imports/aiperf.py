@@ -146,7 +146,7 @@ def _gaps(node: JsonNode) -> tuple[float, ...] | None:
     if node.value is None:
         return None
     unit = _unit(node)
-    return tuple(gap.needed() * unit for gap in node.at("value").items())
+    return tuple(gap * unit for gap in node.at("value").numbers())
 
 
 def _lateness(metadata: JsonNode, start_ns: float) -> float | None:

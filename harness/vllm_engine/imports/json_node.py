@@ -61,6 +61,24 @@ class JsonNode:
             place = f"{self.place}[{number}]"
             yield JsonNode(self.path, value, place, self._line)
 
+    def length(self) -> int:
+        """Entries of a list."""
+        if not isinstance(self.value, list):
+            raise self.wrong("a list")
+        return len(self.value)
+
+    def numbers(self) -> tuple[float, ...]:
+        """The entries of a list of finite numbers, 0 or more; none of null.
+
+        A long benchmark has millions of them, so they are looked at one by one only where
+        one of them is wrong.
+        """
+        values = self.value
+        is_plain = isinstance(values, list) and {*map(type, values)} <= {int, float}
+        if is_plain and all(0 <= value < math.inf for value in values):
+            return tuple(map(float, values))
+        return tuple(node.needed() for node in self.items())
+
     def number(self) -> float | None:
         """A finite number, 0 or more; None for null."""
         value = self.value

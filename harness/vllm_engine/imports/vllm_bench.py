@@ -75,7 +75,7 @@ def _check_detailed(node: JsonNode) -> None:
 
 def _num_requests(node: JsonNode) -> int:
     names = [n for n in (*DETAILED, "start_times", "latencies") if node.at(n).value]
-    lengths = {name: len(list(node.at(name).items())) for name in names}
+    lengths = {name: node.at(name).length() for name in names}
     shortest, longest = (f(lengths, key=lengths.__getitem__) for f in (min, max))
     if lengths[shortest] != lengths[longest]:
         raise TraceError(
@@ -94,7 +94,7 @@ def _request(node: JsonNode, place: int) -> ImportedRequest:
         return JsonNode(node.path, value, f"{name}[{place}]")
 
     error = entry("errors").text().strip()
-    gaps = tuple(gap.needed() for gap in entry("itls").items())
+    gaps = entry("itls").numbers()
     ttft = entry("ttfts").needed()
     latency = entry("latencies").number()
     return ImportedRequest(
