@@ -90,9 +90,8 @@ class Histogram:
         for bucket, count in enumerate(self.counts):
             if count > 0 and passed + count >= rank:
                 low, high = self.edges(bucket)
-                return (
-                    low + (high - low) * (max(rank - passed, 0.0) / count) ** self.skew()
-                )
+                place = max(rank - passed, 0.0) / count
+                return low + (high - low) * math.pow(place, self.skew())
             passed += count
         return self.edges(len(self.counts) - 1)[0]
 

@@ -1,7 +1,8 @@
 """What a server's ``/metrics`` say, by one name whatever its version calls it.
 
 Sources: vLLM 0.32.0, ``v1/metrics/loggers.py``; vLLM 0.10, ``engine/metrics.py``; vLLM
-0.8 to 0.31 by their documentation of production metrics.
+0.8 to 0.31 by their documentation of production metrics, and pull requests 18003 (hits in
+tokens) and 25787.
 """
 
 from collections.abc import Iterable, Mapping
@@ -62,6 +63,7 @@ STARTED_AT = "process_start_time_seconds"
 
 _OLD_OFFLOAD = "vllm:kv_offload_total_bytes_total"
 _OLD_DIRECTION = {"offload_load_bytes": "CPU_to_GPU", "offload_store_bytes": "GPU_to_CPU"}
+_HITS = ("vllm:prefix_cache_hits", "vllm:gpu_prefix_cache_hits")
 _BRIEF = tuple(name for names in GAUGES.values() for name in names) + tuple(
     name for names in COUNTERS.values() for name in names
 )
@@ -76,10 +78,13 @@ class Snapshot:
     Attributes:
         time_ns: When they were asked for.
         series: Name, labels and value of each number.
+        hits_in_blocks: Prefix cache counters count blocks, as they did before May 2025;
+            :meth:`counter` turns them into tokens.
     """
 
     time_ns: int
     series: tuple[Series, ...]
+    hits_in_blocks: bool = False
 
     @classmethod
     def of(cls, text: str, time_ns: int, *, brief: bool = False) -> "Snapshot":
@@ -93,10 +98,11 @@ class Snapshot:
         if brief:
             lines = [line for line in text.splitlines() if line.startswith(_BRIEF)]
             text = "\n".join(lines) + "\n"
-        families = text_string_to_metric_families(text)
+        families = list(text_string_to_metric_families(text))
         return cls(
             time_ns,
             tuple((s.name, s.labels, s.value) for f in families for s in f.samples),
+            any(f.name in _HITS and "blocks" in f.documentation for f in families),
         )
 
     @cached_property
@@ -127,7 +133,8 @@ class Snapshot:
         values = self.values(GAUGES[name])
         if values is None:
             return None
-        return sum(values) / (1 if name.startswith("num_") else len(values))
+        total = sum(max(value, 0.0) for value in values)  # some tell less than nothing
+        return total / (1 if name.startswith("num_") else len(values))
 
     def counter(self, name: str) -> float | None:
         """A counter summed over the engines; None where this version has none."""
@@ -138,7 +145,15 @@ class Snapshot:
                 for labels, value in self._by_name[_OLD_OFFLOAD]
                 if labels.get("transfer_type") == _OLD_DIRECTION[name]
             ]
-        return None if values is None else sum(values)
+        if values is None:
+            return None
+        is_in_blocks = self.hits_in_blocks and name.startswith("prefix_cache_")
+        return sum(values) * (self._block_size if is_in_blocks else 1)
+
+    @cached_property
+    def _block_size(self) -> int:
+        config = self.config_info()
+        return int(config[0].get("block_size") or 1) if config else 1
 
     def histogram(self, name: str) -> Histogram | None:
         """A histogram summed over the engines; None where this version has none."""

@@ -13,7 +13,7 @@ from harness.vllm_engine.server.options import ServerOptions
 from harness.vllm_engine.server.rows import RequestRows
 from harness.workload import Workload
 from results.measured import Measurement
-from results.record import StepRecord
+from results.record import RequestStatus, StepRecord
 
 _NS_PER_S = 1_000_000_000
 
@@ -145,6 +145,7 @@ def _notes(seen: Observed, cache: CacheState) -> Iterator[str]:
     elif difference is not None and difference.is_restarted:
         yield "the server was started anew during the run: its counters say nothing"
     yield from _notes_on_others(seen)
+    yield from _notes_on_hits(seen)
     yield from _notes_on_outputs(seen)
     for said, number in requests.refusals.most_common(3):
         yield f"refused {number:,} times: {said}"
@@ -169,6 +170,26 @@ def _notes_on_others(seen: Observed) -> Iterator[str]:
             "the server finished more requests than the run sent: its counters have those"
             " of others in them"
         )
+
+
+def _notes_on_hits(seen: Observed) -> Iterator[str]:
+    """Where the server's counter and what it said of each request differ."""
+    difference = seen.difference
+    counted = difference and difference.counter("prefix_cache_hit_tokens")
+    records = seen.requests.records
+    if counted is None or not _is_cached_known(seen.requests):
+        return
+    told = sum(record.num_cached_tokens for record in records)
+    is_all_told = all(
+        record.n == 1 and record.status is RequestStatus.FINISHED for record in records
+    )
+    if counted == told or not is_all_told or len(records) < len(seen.workload):
+        return
+    yield (
+        f"the server's counter has {counted:,.0f} tokens of hits, its answers {told:,}:"
+        " versions before July 2026 count a request again each time that it is tried"
+        " (vLLM #43736), and up to 0.10 once more after a preemption (#25780)"
+    )
 
 
 def _notes_on_outputs(seen: Observed) -> Iterator[str]:

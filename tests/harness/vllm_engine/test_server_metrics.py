@@ -89,6 +89,24 @@ def test_names_of_vllm_0_8() -> None:
     assert seen.counter("prefix_cache_hit_tokens") == 8
 
 
+def test_hits_in_blocks_become_tokens() -> None:
+    """What early V1 counts in blocks, as it says, is told in tokens."""
+    name = "vllm:gpu_prefix_cache_hits"
+    text = (
+        f"# HELP {name}_total GPU prefix cache hits, in terms of number of cached %s.\n"
+    )
+    text += f"# TYPE {name}_total counter\n{name}_total 8\n"
+    text += 'vllm:cache_config_info{block_size="32"} 1\n'
+
+    assert snapshot(text % "blocks").counter("prefix_cache_hit_tokens") == 256
+    assert snapshot(text % "tokens").counter("prefix_cache_hit_tokens") == 8
+
+
+def test_a_share_below_nothing_is_nothing() -> None:
+    """Some builds tell a negative usage, which no one can have."""
+    assert snapshot("vllm:kv_cache_usage_perc -0.4\n").gauge("kv_cache_usage") == 0
+
+
 def test_older_names_of_offloading() -> None:
     """Bytes that were counted by direction are told apart."""
     text = (

@@ -438,6 +438,17 @@ def test_several_tokens_in_a_chunk() -> None:
     )
 
 
+def test_counter_that_disagrees_is_noted() -> None:
+    """A counter of hits other than what the answers say is told with what is known."""
+    requests = [request(0), request(1, 0.5)]
+    with running() as server:
+        threading.Timer(0.25, server.count, ("prefix_cache_hits", 64)).start()
+        done = run(server, requests)
+
+    assert "64 tokens of hits, its answers 0" in done.measurement.notes[0]
+    assert done.requests[1].num_cached_tokens == 0
+
+
 def test_who_stops_it_keeps_the_rows() -> None:
     """A run that somebody stops ends at once, with what there was."""
     stop = threading.Event()
