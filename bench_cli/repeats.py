@@ -17,7 +17,7 @@ FIGURES = {
     "TTFT p99": ("latency_s", "ttft", "p99"),
     "TPOT p50": ("latency_s", "tpot", "p50"),
     "E2E p50": ("latency_s", "e2e", "p50"),
-    "output tokens/s": ("throughput", "output_tokens_per_s"),
+    "output tokens/s": ("throughput", "output_token_per_s"),
     "hit rate": ("prefix_cache", "hit_rate"),
     "preemptions": ("counts", "preemptions"),
 }
