@@ -1,5 +1,6 @@
 """The document of a search: what ``blockbench tune --json`` prints."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,7 @@ def tune_document(
             "over_current": _gain(answer.over_start),
             "over_default": _gain(answer.over_default),
         },
+        "over_limits": _over_limits(asked, answer),
         "evidence": {
             name: _evidence(asked, answer, name) | {"facts": _facts(asked, name, facts)}
             for name in answer.question.space.choices
@@ -188,6 +190,22 @@ def _side(knobs: Mapping[str, Any], trial: "Trial | None") -> Document:
 def _trouble(trial: "Trial | None") -> str | None:
     """Why vLLM's engine would not last; None where it would, or was not tried."""
     return (trial.run.trouble or None) if trial is not None and trial.run else None
+
+
+def _over_limits(asked: "Asked", answer: "Answer") -> Document | None:
+    """How often the median request has its limits, now and with what is advised."""
+    from harness.tuning.advice import over_limits
+
+    objective = asked.engine.objective
+    found = {
+        side: over_limits(objective, trial)
+        for side, trial in (("current", answer.start), ("advised", answer.advice.trial))
+    }
+    if found["current"] is None:
+        return None
+    return {
+        s: v if v is not None and math.isfinite(v) else None for s, v in found.items()
+    }
 
 
 def _gain(result: "MetricResult | None") -> Document | None:

@@ -136,7 +136,9 @@ def _missed(document: Document, asked: "Asked") -> str:
         if name in _LATENCIES
     ]
     share = figure("goodput_fraction", document["advised"]["goodput_fraction"])
-    parts = ", ".join([f"{share} inside", *means])
+    median = (document["over_limits"] or {}).get("advised")
+    most = [] if median is None else [f"the median request at {median:.2g}x its limits"]
+    parts = ", ".join([f"{share} inside", *most, *means])
     return f"{whose} at today's load; {'nearest' if is_nearest else 'it gives'}: {parts}"
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from harness.tuning.objective import MISSED, Objective, ObjectiveName
 from harness.tuning.search import Search
 from harness.tuning.space import Knobs, key_of
@@ -52,13 +54,16 @@ def is_better(objective: Objective, base: Trial, other: Trial) -> bool:
     """Whether a trial is better than another by a change that counts.
 
     Both are of the same requests and exact, so that the change is what it is. As in the
-    loss, conditions on the whole run come first, then requests that do not finish.
+    loss, conditions on the whole run come first, then requests that do not finish. Where
+    none meets its limits in either, the one is better that comes nearer to them.
     """
     first = _decided_first(objective, base, other)
     if first is not None:
         return first
     assert base.run is not None, "a trial that was given up was decided on"
     assert other.run is not None, "a trial that was given up was decided on"
+    if are_all_outside(objective, base, other):
+        return _nearer_by(objective, base, other) >= LEAST_CHANGE
     metric = metric_of(objective)
     values = [metric.value(run.summary, run.samples) for run in (base.run, other.run)]
     if values[0] is None or values[1] is None:
@@ -77,11 +82,46 @@ def is_gain(objective: Objective, base: Trial, other: Trial) -> bool:
         return False
     if _decided_first(objective, base, other) is not None:
         return True
+    if are_all_outside(objective, base, other):
+        return _nearer_by(objective, base, other) >= NUM_LEAST * LEAST_CHANGE
     found = gain(objective, base, other)
     is_share = found.metric.unit == "share"
     least = LEAST_SHARE if is_share else LEAST_CHANGE
     amount = (found.difference if is_share else found.relative) or 0.0
     return found.verdict is Verdict.BETTER or abs(amount) >= NUM_LEAST * least
+
+
+def over_limits(objective: Objective, trial: Trial) -> float | None:
+    """How often the median request has its limits, at the worst of them; 1 meets them.
+
+    Infinite where most do not finish; None without limits of single requests.
+    """
+    limits = [] if objective.slo is None else list(objective.slo.limits())
+    if trial.run is None or not limits:
+        return None
+    samples = dict(trial.run.samples.values)
+    samples["itl"] = samples["tpot"]  # as a request meets it: its mean
+    ratios = [samples[name.removesuffix("_s")] / limit for name, limit in limits]
+    worst = np.fmax.reduce(ratios)  # a single token has no TPOT
+    return float(np.median(np.where(samples["finished"] > 0, worst, np.inf)))
+
+
+def are_all_outside(objective: Objective, base: Trial, other: Trial) -> bool:
+    """Whether goodput is wanted and hardly a request of either is inside its limits."""
+    if objective.name is not ObjectiveName.GOODPUT:
+        return False
+    metric = metric_of(objective)
+    runs = [trial.run for trial in (base, other) if trial.run is not None]
+    shares = [metric.value(run.summary, run.samples) or 0.0 for run in runs]
+    return max(shares, default=0.0) < LEAST_SHARE
+
+
+def _nearer_by(objective: Objective, base: Trial, other: Trial) -> float:
+    """By which share of it another trial's median request comes nearer to its limits."""
+    first, second = (over_limits(objective, trial) for trial in (base, other))
+    if first is None or second is None or second == np.inf:
+        return 0.0
+    return 1 - second / first
 
 
 def _decided_first(objective: Objective, base: Trial, other: Trial) -> bool | None:

@@ -147,7 +147,7 @@ def _keeping(
 
 def _most_missed() -> float:
     """A loss beyond which too many requests are outside the limits, come what may."""
-    return 1 - KEPT_SHARE + CLOSENESS + 1e-9
+    return 1 - KEPT_SHARE + (2 - KEPT_SHARE) * CLOSENESS + 1e-9
 
 
 def fewest_replicas(

@@ -142,6 +142,7 @@ def make_trial() -> MakeTrial:
         *,
         ttft: Sequence[float] = (1.0,),
         good: Sequence[float] | None = None,
+        tpot: Sequence[float] | None = None,
         loss: float = 0.5,
         missed: Sequence[tuple[float, float]] = (),
         num_lost: int = 0,
@@ -152,6 +153,7 @@ def make_trial() -> MakeTrial:
         **config: Any,
     ) -> Trial:
         values = {"ttft": np.array(ttft, dtype=float)}
+        values["tpot"] = values["ttft"] * 0 if tpot is None else np.array(tpot)
         share = None
         if good is not None:
             values["good"] = np.array(good, dtype=float)

@@ -11,9 +11,15 @@ import pytest
 from harness.request import Request
 from harness.tuning.check import Check, check_gain
 from harness.tuning.engine import TrialEngine
-from harness.tuning.headroom import Headroom, fewest_replicas, headroom, keep_together
+from harness.tuning.headroom import (
+    Headroom,
+    _most_missed,
+    fewest_replicas,
+    headroom,
+    keep_together,
+)
 from harness.tuning.load import LoadKind, kind_of_load
-from harness.tuning.objective import Objective, ObjectiveName
+from harness.tuning.objective import CLOSENESS, Objective, ObjectiveName
 from harness.tuning.routing import Routing, split
 from harness.tuning.space import Knobs
 from harness.tuning.trial import Trial
@@ -94,6 +100,13 @@ def test_the_highest_load_that_keeps_the_slo_is_found(
     assert found.load == pytest.approx(load)
     assert found.first_failing == (None if failing is None else pytest.approx(failing))
     assert len(set(loads.tried)) == len(loads.tried) <= 11
+
+
+def test_a_load_that_just_keeps_the_slo_is_replayed_to_its_end() -> None:
+    """A tenth far outside, and all others right at their limits: no loss above it."""
+    worst = 0.1 * (1 + 2 * CLOSENESS) + 0.9 * CLOSENESS
+
+    assert worst <= _most_missed() < worst + 0.005
 
 
 def test_a_load_counts_only_if_all_below_it_are_kept(
