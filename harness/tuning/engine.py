@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from harness.config import EngineConfig, resolve_config
@@ -15,6 +16,9 @@ from harness.tuning.trial import Rival, Trial, TrialTask, run_trial
 from harness.workload import Workload
 from profiles.errors import ProfileError
 from results.run_info import RunInfo
+
+Keep = Callable[[Trial | None], None]
+"""Takes what a replay came to."""
 
 MakeInfo = Callable[[Workload, EngineConfig, Objective], RunInfo]
 
@@ -65,6 +69,7 @@ class TrialEngine:
     is_racing: bool = False
     tally: Tally = field(default_factory=Tally)
     _best: Trial | None = None
+    _ahead: "list[tuple[TrialTask, Keep]]" = field(default_factory=list)
     _configs: dict[tuple[tuple[str, Any], ...], EngineConfig | str] = field(
         default_factory=dict
     )
@@ -143,7 +148,7 @@ class TrialEngine:
             rival: What none is to fall behind; None for nothing.
         """
         found: list[Trial | None] = []
-        tasks: dict[int, TrialTask] = {}
+        tasks: list[tuple[TrialTask, Keep]] = []
         for place, (knobs, workload, objective) in enumerate(cases):
             found.append(Trial(loss=ENDED, run=None, wall_s=0.0))
             config = self.config(knobs)
@@ -151,21 +156,35 @@ class TrialEngine:
                 num_blocks = int(config.num_gpu_blocks * share_of_blocks)
                 config = replace(config, num_gpu_blocks=num_blocks)
                 task = self._task(workload, config, objective)
-                tasks[place] = replace(task, give_up_above=give_up_above, rival=rival)
-        tasks = dict(sorted(tasks.items(), key=lambda each: -_num_turns(each[1])))
+                task = replace(task, give_up_above=give_up_above, rival=rival)
+                tasks.append((task, partial(found.__setitem__, place)))
+        self._replay(tasks)
+        return found
+
+    def replay_ahead(self, knobs: Knobs, keep: Keep) -> None:
+        """Have a setting replayed beside whatever is next, by the engine of any part."""
+        config = self.config(knobs)
+        if config is not None:
+            task = self._task(self.workload, config, self.objective)
+            self._ahead.append((task, keep))
+
+    def _replay(self, tasks: list[tuple[TrialTask, Keep]]) -> None:
+        """These and those that wait; the longest first, as others then fill in."""
+        tasks += self._ahead
+        self._ahead.clear()
+        tasks.sort(key=lambda each: -_num_turns(each[0]))
         first = self.tally.num_replays + 1
-        runs = self.pool.map(
+        trials = self.pool.map(
             run_trial,
-            list(tasks.values()),  # the longest first, so that none is waited for alone
+            [task for task, _ in tasks],
             labels=[f"trial {first + n}" for n in range(len(tasks))],
             on_progress=self.on_progress,
             is_stopped=self._is_over,
         )
-        for place, trial in zip(tasks, runs, strict=True):
-            found[place] = trial
+        for (_, keep), trial in zip(tasks, trials, strict=True):
+            keep(trial)
             self.tally.wall_s += trial.wall_s if trial else 0.0
         self.tally.num_replays += len(tasks)
-        return found
 
     def _is_over(self) -> bool:
         return self.is_stopped() or time.monotonic() >= self.deadline_s

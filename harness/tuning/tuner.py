@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harness.analysis.miss_ratio import HitCurve
@@ -278,15 +279,24 @@ def _advised(
         if search.is_stopped():
             return advice, {}
         return _settle(search, engine, advice, question, is_gain)
+    whole = _Whole(engine=engine, search=search, start=start)
     advice = advise(search, near.objective, is_better)
     evidence: dict[str, list[Row]] = {}
     if not search.is_stopped():
-        advice, evidence = _settle(search, near, advice, question, is_better)
-    whole = _Whole(engine=engine, search=search, start=start)
+        whole.replay_ahead(_best_of(search))
+        advice, evidence = _settle(
+            search, near, advice, question, is_better, whole.replay_ahead
+        )
     chosen = whole.chosen(advice, is_shared=question.is_shared)
     if chosen.knobs != advice.knobs and not search.is_stopped():
         evidence = sweep(search, near, chosen.knobs, chosen.trial)
     return replace(chosen, trial=whole.trials[key_of(chosen.knobs)]), evidence
+
+
+def _best_of(search: Search) -> Knobs:
+    best = search.best
+    assert best is not None, "the start was replayed to its end"
+    return best[0]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -308,34 +318,37 @@ class _Whole:
     def __post_init__(self) -> None:
         self.trials[key_of(self.search.start)] = self.start
 
-    def chosen(self, advice: Advice, *, is_shared: bool) -> Advice:
-        """What is advised, if it is a gain; what did best, where that is a better one.
+    def replay_ahead(self, knobs: Knobs) -> None:
+        """Have a setting replayed beside those of the stretch that come next."""
+        if key_of(knobs) not in self.trials:
+            self.engine.replay_ahead(knobs, partial(self._keep, key_of(knobs)))
 
-        The start, where neither is; beside it, what saves memory need not be a gain. The
+    def chosen(self, advice: Advice, *, is_shared: bool) -> Advice:
+        """What is advised, if it is a gain; another one, where that is a better one.
+
+        The start, where none is; beside it, what saves memory need not be a gain. The
         trial is of the stretch.
         """
-        best = self.search.best
-        assert best is not None, "the start was replayed to its end"
-        self._replay([advice.knobs, best[0]])
+        advised = key_of(advice.knobs)
+        if advised not in self.trials:
+            (trial,) = self.engine.evaluate([advice.knobs])
+            self._keep(advised, trial)
         objective, chosen = self.engine.objective, key_of(self.search.start)
-        for key in (key_of(advice.knobs), key_of(best[0])):
+        for key in dict.fromkeys((advised, *self.trials)):
             trial = self.trials.get(key)
             if trial is None or is_worse(objective, self.start, trial):
                 continue
             if is_gain(objective, self.start, trial):
                 if is_better(objective, self.trials[chosen], trial):
                     chosen = key
-            elif is_shared and key == key_of(advice.knobs):
+            elif is_shared and key == advised:
                 chosen = key
         knobs, near = self.search.trials[chosen]
         return replace(advice, knobs=dict(knobs), trial=near)
 
-    def _replay(self, settings: Sequence[Knobs]) -> None:
-        new = {key_of(k): k for k in settings if key_of(k) not in self.trials}
-        trials = self.engine.evaluate(list(new.values()))
-        for key, trial in zip(new, trials, strict=True):
-            if trial is not None and trial.is_complete:
-                self.trials[key] = trial
+    def _keep(self, key: Key, trial: Trial | None) -> None:
+        if trial is not None and trial.is_complete:
+            self.trials[key] = trial
 
 
 def _settle(
@@ -344,10 +357,15 @@ def _settle(
     advice: Advice,
     question: Question,
     is_enough: IsEnough,
+    on_advice: Callable[[Knobs], None] = lambda knobs: None,
 ) -> tuple[Advice, dict[str, list[Row]]]:
-    """Look around what is advised, and move where it is better there."""
+    """Look around what is advised, and move where it is better there.
+
+    ``on_advice`` is called with what is advised before each look.
+    """
     start = search.trials[key_of(search.start)][1]
     advice = _with_least_memory(search, engine, advice, question)
+    on_advice(advice.knobs)
     evidence = sweep(search, engine, advice.knobs, advice.trial)
     for _ in range(MOST_MOVES):
         better = better_rows(evidence)
@@ -362,6 +380,7 @@ def _settle(
         knobs, trial = min(gains, key=lambda each: each[1].loss)
         advice = replace(advice, knobs=knobs, trial=trial)
         advice = _with_least_memory(search, engine, advice, question)
+        on_advice(advice.knobs)
         evidence = sweep(search, engine, advice.knobs, advice.trial)
     return advice, evidence
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import optuna
 import pytest
 
 from harness.analysis.miss_ratio import hit_curve
+from harness.parallel import ReplayPool
 from harness.replay import findable_of
 from harness.tuning import stretch as module
 from harness.tuning import tuner
@@ -225,14 +226,15 @@ def test_a_long_trace_is_searched_by_a_stretch_and_answered_on_the_whole(
     workload = make_workload(240, gap_s=0.02)
     counts: list[int] = []
 
-    class Watched(TrialEngine):
-        def evaluate_under(self, cases: Any, *above: float, **more: Any) -> Any:
-            counts.extend(len(each[1]) for each in cases)
-            return super().evaluate_under(cases, *above, **more)
+    engine = make_engine(workload, GOODPUT)
+    replay_all = engine.pool.map
 
-    made = make_engine(workload, GOODPUT)
-    parts = ("workload", "findable", "fixed", "objective", "make_info", "pool")
-    engine = Watched(**{name: getattr(made, name) for name in parts})
+    class Watched:
+        def map(self, task: Any, arguments: Sequence[Any], **more: Any) -> list[Any]:
+            counts.extend(len(each.workload) for each in arguments)
+            return replay_all(task, arguments, **more)
+
+    engine.pool = cast("ReplayPool", Watched())
     answer = tune(question_of(workload), engine, make_study())
 
     assert answer.stretch is not None
@@ -275,6 +277,9 @@ class Known:
         self.asked += [knobs["max_num_seqs"] for knobs in settings]
         return [self._make(self._shares[knobs["max_num_seqs"]]) for knobs in settings]
 
+    def replay_ahead(self, knobs: Knobs, keep: Callable[[Trial], None]) -> None:
+        keep(*self.evaluate([knobs]))
+
 
 @pytest.mark.parametrize(
     ("shares", "wanted"),
@@ -314,6 +319,7 @@ def test_what_is_advised_has_to_be_a_gain_on_the_whole(
     whole = tuner._Whole(engine=engine, search=search, start=trial_of(shares[2]))
     advice = Advice({"max_num_seqs": 4}, search.trials[key_of({"max_num_seqs": 4})][1])
 
+    whole.replay_ahead({"max_num_seqs": 64})
     chosen = whole.chosen(advice, is_shared=is_shared)
 
     if is_shared and wanted == 2 and shares[4] >= 50:
