@@ -27,7 +27,8 @@ class ServerOptions:
         warmup_requests: Requests sent before the run, which share nothing with it.
         max_concurrency: Most requests under way at a time; None for no limit.
         block_size: Tokens in a block, where the server does not say.
-        sample_period_s: Time between two looks at its metrics.
+        sample_period_s: Time between two looks at its metrics; a replay begins with a
+            tenth of it, as short ones would have none.
 
     Raises:
         UsageError: The URL or a number cannot be used.

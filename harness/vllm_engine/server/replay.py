@@ -186,16 +186,17 @@ class _Replay:
         return source if limit is None else MaxConcurrency(source, limit)
 
     async def _sample(self, client: ServerClient) -> None:
-        """Look at the metrics every period, counted from the start."""
-        period_s = self._options.sample_period_s
-        number = 1
+        """Look at the metrics every period, and more often while the run is young."""
+        period_ns = round(self._options.sample_period_s * _NS_PER_S)
+        due_ns = 0
         while True:
-            due_ns = self._start_ns + round(number * period_s * _NS_PER_S)
-            await asyncio.sleep(max(due_ns - time.perf_counter_ns(), 0) / _NS_PER_S)
+            due_ns += min(period_ns, max(period_ns, due_ns) // 10)
+            now_ns = self._clock(time.perf_counter_ns())
+            await asyncio.sleep(max(due_ns - now_ns, 0) / _NS_PER_S)
             snapshot = await self._glance(client)
             now_ns = self._clock(time.perf_counter_ns())
             self._steps.look(now_ns, snapshot)
-            number = max(number + 1, int(now_ns / _NS_PER_S / period_s) + 1)
+            due_ns = max(due_ns, now_ns - period_ns)  # what was missed is not made up for
 
     async def _glance(self, client: ServerClient) -> Snapshot | None:
         if self._before is None:
