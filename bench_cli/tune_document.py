@@ -70,6 +70,7 @@ def tune_document(
         "robustness": [_check(check) for check in answer.checks],
         "headroom": _headroom(asked, answer),
         "replicas": answer.replicas and asked.num_replicas * answer.replicas,
+        "searched": _searched(asked, answer),
         "unknowns": unknowns(asked, answer),
         "vllm_version": asked.start.vllm_version,
         "policy": asked.start.policy,
@@ -277,6 +278,17 @@ def _headroom(asked: "Asked", answer: "Answer") -> Document | None:
     }
 
 
+def _searched(asked: "Asked", answer: "Answer") -> Document:
+    """Which requests the search, its evidence, its checks and its loads are of."""
+    total = len(asked.engine.workload)
+    part = answer.stretch or slice(0, total)
+    return {
+        "first_request": part.start,
+        "num_requests": part.stop - part.start,
+        "num_in_trace": total,
+    }
+
+
 def unknowns(asked: "Asked", answer: "Answer") -> list[str]:
     """What the advice does not know."""
     from harness.tuning.load import LoadKind, kind_of_load
@@ -293,6 +305,12 @@ def unknowns(asked: "Asked", answer: "Answer") -> list[str]:
         found.append(
             "all requests come at once, which is as much load as there can be: nothing"
             " is said of higher loads; --request-rate or --max-concurrency has them"
+        )
+    part = answer.stretch
+    if part is not None:
+        found.append(
+            f"settings were compared on {part.stop - part.start:,} requests from number"
+            f" {part.start:,} on, which are like the whole trace; the gain is of all of it"
         )
     error = config.step_time_error
     if error is None:
