@@ -217,7 +217,7 @@ def test_fault_in_the_middle(fault: str, kind: str, told: str) -> None:
     hang_after_s = 0.5 if fault == "hang" else 30.0
     started = time.monotonic()
     with running(fault=fault, fault_at=5) as server:
-        done = run(server, requests, hang_after_s=hang_after_s)
+        done = run(server, requests, hang_after_s=hang_after_s, max_concurrency=1)
 
     rows = list(done.requests)
     assert time.monotonic() - started < 12
