@@ -38,6 +38,17 @@ NO_BLOCKS = 2**40
 GRACE_S = 10.0
 """Wall time in which a child that was told to stop may end its step and report."""
 
+_TIMES = ("start_ns", "end_ns", "num_steps", "first_step_ns", "last_step_ns")
+NOTHING_SEEN = (
+    *(f"steps.{n}" for n in StepRecord.__dataclass_fields__ if n not in _TIMES),
+    "requests.num_cached_tokens",
+    "requests.num_offload_cached_tokens",
+    "requests.num_recompute_cached_tokens",
+    "requests.num_recomputed_tokens",
+    "requests.num_preemptions",
+)
+"""What nobody has seen of an engine that did not start."""
+
 OnProgress = Callable[[int, int], None]
 
 
@@ -214,7 +225,7 @@ class StartedVllm:
         facts = self.facts | end.get("readings", {})
         if "recording_s" in end:
             facts["recording_s"] = end["recording_s"]
-        unmeasured = end.get("unmeasured") or started.get("unmeasured") or ()
+        unmeasured = end.get("unmeasured") or started.get("unmeasured", NOTHING_SEEN)
         return Measurement(
             unmeasured=tuple(unmeasured),
             counters=end.get("counters", {}),

@@ -159,7 +159,7 @@ def test_arms_take_turns(call: Call, trace: Path, fail: Callable[[str], None]) -
 
 
 def test_only_what_was_given_is_passed_on() -> None:
-    """vLLM keeps its own defaults; names are those of its arguments."""
+    """VLLM keeps its own defaults; names are those of its arguments."""
     flags = EngineFlags(
         model="some/model",
         engine=Engine.VLLM,
@@ -206,7 +206,11 @@ def test_the_configuration_is_what_the_engine_says() -> None:
 
     config = measured_config("vllm", facts, {"block_size": 16, "model": "m"}, ("--x",))
 
-    assert (config["block_size"], config["model"], config["gpu"]) == (32, "m", facts["gpu"])
+    assert (config["block_size"], config["model"], config["gpu"]) == (
+        32,
+        "m",
+        facts["gpu"],
+    )
     assert config["source_of_num_gpu_blocks"] == "override"
     assert config["kv_cache_gib"] == 100 / 1024
     assert config["num_cpu_blocks"] == 512
@@ -217,9 +221,7 @@ def test_the_configuration_is_what_the_engine_says() -> None:
 
 def test_dispersion_is_of_the_runs_that_have_the_figure() -> None:
     """Median and extremes; a figure that nobody has is n/a."""
-    documents = [
-        {"latency_s": {"ttft": {"p50": seconds}}} for seconds in (1.0, 2.0, 6.0)
-    ]
+    documents = [{"latency_s": {"ttft": {"p50": seconds}}} for seconds in (1.0, 2.0, 6.0)]
 
     found = dispersion_of(documents)
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -94,7 +95,8 @@ class Vllm:
             arguments = self._arguments(spec)
             engine_class = self._engine_class(spec)
             context = self.module("usage.usage_lib").UsageContext.OPENAI_API_SERVER
-        if spec.policy != "v0" and spec.replays_tokens:
+        is_decided = any("enable-trace-replay" in word for word in spec.engine_args)
+        if spec.policy != "v0" and spec.replays_tokens and not is_decided:
             replaying = self._replaying(arguments, context)
             arguments = arguments if replaying is None else replaying
         return engine_class.from_engine_args(arguments, usage_context=context)
@@ -132,14 +134,13 @@ class Vllm:
         """The same arguments with replay of tokens; None where that cannot be had."""
         if not hasattr(arguments, "enable_trace_replay"):
             return None
-        was_asked = arguments.enable_trace_replay
-        arguments.enable_trace_replay = True
+        replaying, probe = copy(arguments), copy(arguments)
+        replaying.enable_trace_replay = probe.enable_trace_replay = True
         try:
-            arguments.create_engine_config(context)
+            probe.create_engine_config(context)
         except Exception:  # vLLM says in this way that a device cannot do it
-            arguments.enable_trace_replay = was_asked
             return None
-        return arguments
+        return replaying
 
 
 def _parser_class(vllm: Vllm) -> Any:
