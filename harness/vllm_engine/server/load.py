@@ -7,7 +7,8 @@ from collections.abc import Callable
 from harness.arrivals import ArrivalSource
 from harness.request import Request
 from harness.vllm_engine.server.bodies import Bodies
-from harness.vllm_engine.server.client import Completion, ServerClient
+from harness.vllm_engine.server.client import ServerClient
+from harness.vllm_engine.server.completion import Completion
 from harness.vllm_engine.server.fault import (
     Fault,
     RequestRefusedError,

@@ -9,8 +9,9 @@ from harness.analysis.sharing import findable_tokens
 from harness.arrivals import ArrivalSource, MaxConcurrency, OpenLoop
 from harness.vllm_engine.measured_run import MeasuredRun
 from harness.vllm_engine.server.bodies import Bodies
-from harness.vllm_engine.server.client import Completion, ServerClient
+from harness.vllm_engine.server.client import ServerClient
 from harness.vllm_engine.server.cold import CacheState, reset_cache
+from harness.vllm_engine.server.completion import Completion
 from harness.vllm_engine.server.detect import Server, detect, look
 from harness.vllm_engine.server.fault import RequestRefusedError, ServerFaultError
 from harness.vllm_engine.server.load import OpenLoad

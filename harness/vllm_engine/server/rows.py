@@ -7,7 +7,7 @@ import numpy as np
 
 from harness.request import Request
 from harness.run_columns import IntArray
-from harness.vllm_engine.server.client import Completion
+from harness.vllm_engine.server.completion import Completion
 from harness.vllm_engine.server.metrics import Snapshot
 from harness.workload import Workload
 from results.record import RequestRecord, RequestStatus, StepRecord
