@@ -310,7 +310,7 @@ def unknowns(asked: "Asked", answer: "Answer") -> list[str]:
     if part is not None:
         found.append(
             f"settings were compared on {part.stop - part.start:,} requests from number"
-            f" {part.start:,} on, which are like the whole trace; the gain is of all of it"
+            f" {part.start:,} on, which are like the whole trace; the gain is of it all"
         )
     error = config.step_time_error
     if error is None:

@@ -39,7 +39,7 @@ KEYS = {
     *("command_with_yaml", "keep", "objective", "config", "changes", "current"),
     *("default", "advised", "trouble", "gain", "evidence", "ties", "robustness"),
     *("headroom", "replicas", "unknowns", "vllm_version", "policy", "trials"),
-    *("replays", "replay_s", "jobs", "withdrawn", "wall_s", "over_limits"),
+    *("replays", "replay_s", "jobs", "withdrawn", "wall_s", "over_limits", "searched"),
 }
 TIMES = {"replay_s", "jobs", "wall_s"}
 STANDINGS = {"better", "worse", "as good", "ends", "cannot start", "not tried"}
