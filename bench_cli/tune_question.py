@@ -14,16 +14,17 @@ from bench_cli.tune_space import WantedSpace, heeded, space_and_fixed, value_of
 from bench_cli.tune_words import shown
 from bench_cli.workload import SourceFlags, WorkloadFlags, timed_as
 from harness.analysis.miss_ratio import hit_curve
-from harness.config import EngineConfig, resolve_config
+from harness.config import EngineConfig, no_start, resolve_config
 from harness.config.version import in_force
 from harness.errors import ConfigError, HarnessError, UsageError
 from harness.parallel import ReplayPool
 from harness.replay import findable_of
 from harness.sizing import Sizer
+from harness.tuning.choice import Routing
 from harness.tuning.engine import TrialEngine
 from harness.tuning.load import LoadKind, kind_of_load
 from harness.tuning.objective import Objective, ObjectiveName
-from harness.tuning.routing import Routing, split
+from harness.tuning.routing import split
 from harness.tuning.search import Budget
 from harness.tuning.space import Space
 from harness.tuning.tuner import Question
@@ -35,10 +36,6 @@ from results.goodput import Slo
 SAFE_HEADROOM_GIB = 2.0
 """Memory that an advised utilization leaves beside budget and graphs: the estimate of the
 pool is up to 1.7 GiB too high in 13 of 16 published logs (docs/capacity.md)."""
-
-
-NO_START = "vLLM would not start"
-"""How a note of an engine begins that only a replay can do with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,9 +211,8 @@ def _question(
 
 def _check_starts(start: EngineConfig) -> None:
     """Refuse a pool, given as it is, with which a replay goes on and vLLM does not."""
-    for note in start.notes:
-        if note.startswith(NO_START):
-            raise ConfigError(note)
+    if reason := no_start(start):
+        raise ConfigError(reason)
 
 
 def _notes(

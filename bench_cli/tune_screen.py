@@ -2,7 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from bench_cli.quantity import format_duration, format_number_of, format_share
+from bench_cli.quantity import (
+    format_count,
+    format_duration,
+    format_number_of,
+    format_share,
+)
 from bench_cli.run_screen import config_line, trace_line
 from bench_cli.tune_words import figure, known_of, shown
 
@@ -137,7 +142,11 @@ def _missed(document: Document, asked: "Asked") -> str:
     ]
     share = figure("goodput_fraction", document["advised"]["goodput_fraction"])
     median = (document["over_limits"] or {}).get("advised")
-    most = [] if median is None else [f"the median request at {median:.2g}x its limits"]
+    most = (
+        []
+        if median is None
+        else [f"the median request at {format_count(median)}x its limits"]
+    )
     parts = ", ".join([f"{share} inside", *most, *means])
     return f"{whose} at today's load; {'nearest' if is_nearest else 'it gives'}: {parts}"
 

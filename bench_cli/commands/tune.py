@@ -16,6 +16,7 @@ from bench_cli.exit_code import ExitCode
 from bench_cli.flags import Without, takes_flags
 from bench_cli.interrupt import stopped_by_signals
 from bench_cli.workload import SourceFlags, WorkloadFlags
+from harness.tuning.choice import Routing
 
 if TYPE_CHECKING:
     import optuna
@@ -35,13 +36,6 @@ class ObjectiveChoice(StrEnum):
     THROUGHPUT = "throughput"
     TTFT = "ttft"
     TPOT = "tpot"
-
-
-class RoutingChoice(StrEnum):
-    """Which replica a conversation goes to."""
-
-    ROUND_ROBIN = "round-robin"
-    PREFIX = "prefix"
 
 
 class VerifyChoice(StrEnum):
@@ -84,8 +78,8 @@ def tune(
         int, typer.Option("--replicas", min=1, help="Share the load among so many.")
     ] = 1,
     routing: Annotated[
-        RoutingChoice, typer.Option("--routing", help="How replicas share it.")
-    ] = RoutingChoice.ROUND_ROBIN,
+        Routing, typer.Option("--routing", help="How replicas share it.")
+    ] = Routing.ROUND_ROBIN,
     shared_gpu: Annotated[
         bool, typer.Option("--shared-gpu", help="Take as little GPU memory as does.")
     ] = False,
@@ -135,7 +129,6 @@ def tune(
         from bench_cli.tune_space import WantedSpace
         from harness.tuning.fact import facts_of
         from harness.tuning.objective import ObjectiveName
-        from harness.tuning.routing import Routing
 
         asked = ask(
             trace,
@@ -151,7 +144,7 @@ def tune(
                 budget=budget,
                 current=current,
                 num_replicas=replicas,
-                routing=Routing(routing.value),
+                routing=routing,
             ),
             pool,
         )

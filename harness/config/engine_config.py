@@ -8,6 +8,9 @@ from harness.schedulers.batch import PreemptionMode
 from profiles.gpu import KnownError
 from profiles.model import ModelProfile
 
+NO_START = "vLLM would not start"
+"""How the note begins of a pool, given as it is, with which only a replay goes on."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -90,3 +93,8 @@ class EngineConfig:
     def to_dict(self) -> dict[str, Any]:
         """All knobs, for a record of the run."""
         return asdict(self) | {"notes": list(self.notes)}
+
+
+def no_start(config: EngineConfig) -> str:
+    """Why vLLM would not start with the pool that was given; empty where it would."""
+    return next((note for note in config.notes if note.startswith(NO_START)), "")

@@ -1,6 +1,6 @@
 """What policy v0 makes of the knobs that were given."""
 
-from harness.config.engine_config import EngineConfig
+from harness.config.engine_config import NO_START, EngineConfig
 from harness.config.knobs import GivenKnobs, Limits, Scheduling, longest_sequence
 from harness.config.pool import note_on_pool
 from harness.config.version import InForce
@@ -151,7 +151,7 @@ def _check_start(config: EngineConfig) -> list[str]:
     if config.enable_chunked_prefill:  # a shorter length alone could end it
         remedy += " --enable-chunked-prefill"
     message = (
-        f"vLLM would not start: max_model_len {config.max_model_len:,} exceeds the"
+        f"{NO_START}: max_model_len {config.max_model_len:,} exceeds the"
         f" {num_tokens:,} tokens of {config.num_gpu_blocks:,} GPU blocks; {remedy}"
     )
     if config.source_of_num_gpu_blocks == "estimated":

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from harness.config.engine_config import EngineConfig
+from harness.config.engine_config import NO_START, EngineConfig
 from harness.config.knobs import GivenKnobs, Limits, Scheduling, longest_sequence
 from harness.config.pool import note_on_pool
 from harness.config.version import InForce
@@ -213,7 +213,7 @@ def _check_start(config: EngineConfig) -> list[str]:
         return []
     num_tokens = (num_usable - needed.num_extra) * config.block_size
     message = (
-        "vLLM would not start: a sequence of max_model_len"
+        f"{NO_START}: a sequence of max_model_len"
         f" {config.max_model_len:,} needs {needed.num_blocks:,} GPU blocks, and of"
         f" {config.num_gpu_blocks:,} one is set aside; "
     )

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from harness.tuning.choice import Routing
 from harness.tuning.engine import TrialEngine
 from harness.tuning.load import (
     LoadKind,
@@ -13,7 +14,7 @@ from harness.tuning.load import (
     under_way,
 )
 from harness.tuning.objective import CLOSENESS, Objective, ObjectiveName
-from harness.tuning.routing import Routing, split
+from harness.tuning.routing import split
 from harness.tuning.space import Knobs
 from harness.tuning.trial import Trial
 from results.goodput import Slo

@@ -1,23 +1,12 @@
 """A trace shared out among replicas, as a router in front of them would."""
 
-from enum import StrEnum
-
 import numpy as np
 
 from harness.run_columns import IntArray
+from harness.tuning.choice import Routing
 from harness.workload import Workload
 
-
-class Routing(StrEnum):
-    """Which replica a conversation goes to.
-
-    ``ROUND_ROBIN``: the next one. ``PREFIX``: the one for what its first prompt begins
-    with, so that prompts that begin alike meet; of what more begin with than a replica's
-    share, as a system prompt that all have, what comes after it decides.
-    """
-
-    ROUND_ROBIN = "round-robin"
-    PREFIX = "prefix"
+__all__ = ["Routing", "split"]
 
 
 def split(workload: Workload, num_replicas: int, routing: Routing) -> list[Workload]:

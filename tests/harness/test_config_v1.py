@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.config import EngineConfig, resolve_config
+from harness.config import EngineConfig, no_start, resolve_config
 from harness.errors import ConfigError, UsageError
 from profiles.errors import CapacityError
 
@@ -301,3 +301,29 @@ def test_a_window_needs_itself_and_what_is_in_flight(is_async: bool) -> None:
     assert advice is not None
     knobs["max_model_len"] = int(advice[1])
     assert resolve(**knobs, num_gpu_blocks_override=enough - 1).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("block_size", "num_blocks", "reason"),
+    [
+        (16, 257, ""),  # 256 hold 4,096 tokens, and one is set aside
+        (32, 128, "needs 128 GPU blocks, and of 128 one is set aside"),
+        (64, 64, "needs 64 GPU blocks, and of 64 one is set aside"),
+    ],
+)
+def test_a_pool_of_the_same_memory_may_not_start_with_larger_blocks(
+    block_size: int, num_blocks: int, reason: str
+) -> None:
+    """It is a note, for a replay goes on with it; who wants to start vLLM asks for it."""
+    config = resolve_config(
+        model="Llama-3.1-8B",
+        gpu="H100-80GB",
+        vllm_version="0.32.0",
+        kv_cache_gib=257.5 * 2 / 1024,
+        max_model_len=4096,
+        block_size=block_size,
+    )
+
+    assert config.num_gpu_blocks == num_blocks
+    assert reason in no_start(config)
+    assert bool(no_start(config)) == bool(reason)

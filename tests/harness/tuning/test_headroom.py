@@ -10,6 +10,7 @@ import pytest
 
 from harness.request import Request
 from harness.tuning.check import Check, check_gain
+from harness.tuning.choice import Routing
 from harness.tuning.engine import TrialEngine
 from harness.tuning.headroom import (
     Headroom,
@@ -20,7 +21,7 @@ from harness.tuning.headroom import (
 )
 from harness.tuning.load import LoadKind, kind_of_load
 from harness.tuning.objective import CLOSENESS, Objective, ObjectiveName
-from harness.tuning.routing import Routing, split
+from harness.tuning.routing import split
 from harness.tuning.space import Knobs
 from harness.tuning.trial import Trial
 from harness.workload import Workload
