@@ -352,7 +352,7 @@ def test_a_model_that_is_not_there_is_a_finding(trace: Path, tmp_path: Path) -> 
 def test_a_slice_of_mooncake_is_decided_the_same(model: Path, data_dir: Path) -> None:
     """Real sharing and lengths, those cut to what a tiny model takes."""
     (path,) = sorted((data_dir / "traces").rglob("conversation_trace*.jsonl*"))[:1]
-    workload = cut(open_trace(path).select(slice(60)))
+    workload = cut(open_trace(path).select(slice(40)))
 
     run, config = measure(model, workload)
     ours = simulate(model, workload, config)

@@ -59,7 +59,10 @@ def test_want_of_memory_is_told_apart(text: str, is_memory: bool) -> None:
 @pytest.mark.parametrize(
     ("line", "backend"),
     [
-        ("INFO [cuda.py:1] Using Flash Attention backend on V1 engine.", "Flash"),
+        (
+            "INFO Using Flash Attention backend on V1 engine.",
+            "Flash Attention",
+        ),
         ("INFO [cuda.py:1] Using FLASH_ATTN attention backend out of", "FLASH_ATTN"),
         ("INFO Using AttentionBackendEnum.FLASHINFER backend.", "FLASHINFER"),
         ("INFO Using LBHNC KV cache layout.", None),
