@@ -3,6 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from bench_cli.arm_plan import ArmPlan, Replays
 from bench_cli.commands.compare import compare
 from bench_cli.engine_flags import EngineFlags
+from bench_cli.measured_flags import MeasuredFlags
 from bench_cli.variation import ENGINE_KNOBS, LOAD_KNOBS, SIZE_KNOBS, parse_variation
 from bench_cli.workload import SourceFlags, WorkloadFlags
 from harness.errors import ConfigError, UsageError
@@ -260,6 +262,7 @@ def test_every_flag_of_a_run_can_be_varied() -> None:
     parameters = set(inspect.signature(compare).parameters)
     rest = {"compared", "vary", "baseline", "fail_if", "allow", "slo", "jobs", "as_json"}
     rest |= {"output", "table", "trace_format", "skip_bad_rows", "limit", "slice"}
+    rest |= {field.name for field in fields(MeasuredFlags)}
 
     assert parameters - rest == set(ENGINE_KNOBS | LOAD_KNOBS)
 

@@ -1,6 +1,6 @@
 """The device that vLLM runs on, and readings of a GPU while it does.
 
-Readings are NVML's, where nvidia-ml-py and a driver are there; elsewhere there are none.
+Readings are NVML's, where a driver is there; elsewhere there are none.
 """
 
 import os
@@ -9,6 +9,9 @@ from threading import Event, Thread
 from typing import Any
 
 READ_EVERY_S = 1.0
+NVML_MODULES = ("pynvml", "vllm.third_party.pynvml")
+"""That of nvidia-ml-py, and the copy that vLLM brings."""
+
 _KIB = 1024
 
 
@@ -25,6 +28,20 @@ def device_facts(vllm: Any) -> dict[str, Any]:
         memory = name = None
     gib = None if memory is None else memory / 2**30
     return facts | {"gpu": name, "gpu_memory_gib": gib}
+
+
+def _nvml() -> Any:
+    """NVML's module.
+
+    Raises:
+        ImportError: There is none.
+    """
+    for name in NVML_MODULES:
+        try:
+            return import_module(name)
+        except ImportError:
+            continue
+    raise ImportError(f"none of {', '.join(NVML_MODULES)}")
 
 
 class GpuReadings:
@@ -66,7 +83,7 @@ class GpuReadings:
     def _open(self) -> Any:
         """NVML's handle of the first GPU that vLLM may use; None where there is none."""
         try:
-            self._nvml = nvml = import_module("pynvml")
+            self._nvml = nvml = _nvml()
             nvml.nvmlInit()
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
             if visible.startswith(("GPU-", "MIG-")):

@@ -1,0 +1,107 @@
+"""What a GPU tells, through NVML; there is none here, so a module stands in for it."""
+
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.vllm_engine.child import device
+from harness.vllm_engine.child.device import GpuReadings, device_facts
+
+
+class FakeError(Exception):
+    """What NVML raises."""
+
+
+def fake_nvml(*, tells: bool = True) -> Any:
+    """A GPU that uses more memory at each look, and sends 3 KiB while it gets 5."""
+    used = iter(range(1_000, 10**9, 1_000))
+
+    def throughput(handle: object, direction: int) -> int:
+        if not tells:
+            raise FakeError
+        return {0: 3, 1: 5}[direction]
+
+    return SimpleNamespace(
+        NVMLError=FakeError,
+        NVML_PCIE_UTIL_TX_BYTES=0,
+        NVML_PCIE_UTIL_RX_BYTES=1,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=lambda index: f"gpu {index}",
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=next(used)),
+        nvmlDeviceGetPcieThroughput=throughput,
+        nvmlDeviceGetCurrPcieLinkGeneration=lambda handle: 5,
+        nvmlDeviceGetCurrPcieLinkWidth=lambda handle: 16,
+    )
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look a hundred times a second."""
+    monkeypatch.setattr(device, "READ_EVERY_S", 0.01)
+
+
+def test_readings_are_the_most_memory_and_the_traffic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bytes a second each way, and the link; NVML counts in KiB."""
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
+    readings = GpuReadings(is_cuda=True)
+    time.sleep(0.2)
+
+    read = readings.close()
+
+    pcie = read["pcie"]
+    assert read["gpu_memory_used_bytes"] == 1_000 * pcie["num_readings"]
+    assert pcie["to_gpu_bytes_per_s_mean"] == pcie["to_gpu_bytes_per_s_max"] == 5 * 1024
+    assert pcie["from_gpu_bytes_per_s_mean"] == 3 * 1024
+    assert (pcie["generation"], pcie["width"]) == (5, 16)
+
+
+@pytest.mark.parametrize("is_cuda", [True, False])
+def test_without_nvml_there_are_no_readings(
+    monkeypatch: pytest.MonkeyPatch, is_cuda: bool
+) -> None:
+    """No module, or no GPU: null, not 0."""
+    for name in device.NVML_MODULES:
+        monkeypatch.setitem(sys.modules, name, None)
+
+    read = GpuReadings(is_cuda=is_cuda).close()
+
+    assert read == {"gpu_memory_used_bytes": None, "pcie": None}
+
+
+def test_a_gpu_that_does_not_tell_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of NVML ends the readings, and nothing else."""
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(tells=False))
+    readings = GpuReadings(is_cuda=True)
+    time.sleep(0.05)
+
+    assert readings.close() == {"gpu_memory_used_bytes": None, "pcie": None}
+
+
+def platform(**known: Any) -> Any:
+    """A vLLM whose platform is this."""
+    module = SimpleNamespace(current_platform=SimpleNamespace(**known))
+    return SimpleNamespace(module=lambda name: module)
+
+
+def test_the_device_says_what_it_is() -> None:
+    """A GPU by name and memory; a CPU has neither."""
+    cuda = platform(
+        device_type="cuda",
+        get_device_total_memory=lambda: 80 * 2**30,
+        get_device_name=lambda: "NVIDIA H100 80GB HBM3",
+    )
+
+    assert device_facts(cuda) == {
+        "device": "cuda",
+        "gpu": "NVIDIA H100 80GB HBM3",
+        "gpu_memory_gib": 80.0,
+    }
+    unknown = {"gpu": None, "gpu_memory_gib": None}
+    assert device_facts(platform(device_type="cpu")) == {"device": "cpu"} | unknown
+    assert device_facts(platform(device_type="xpu")) == {"device": "xpu"} | unknown
