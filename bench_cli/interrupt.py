@@ -21,12 +21,17 @@ def _tell(message: str) -> None:
 
 
 @contextmanager
-def stopped_by_signals() -> Iterator[Callable[[], bool]]:
+def stopped_by_signals(
+    said: str = "stopping; what was recorded is being saved",
+) -> Iterator[Callable[[], bool]]:
     """Whether somebody asked the process to stop, as a function to be asked.
 
     Nothing is interrupted: the run ends where its books agree, and is saved. A second
     Ctrl-C, pressed out of impatience, changes nothing. Afterwards signals do what they
     did before; those that were ignored still are, as in a script's background job.
+
+    Args:
+        said: On stderr, once, when the first signal comes.
     """
     if current_thread() is not main_thread():
         yield lambda: False
@@ -35,7 +40,7 @@ def stopped_by_signals() -> Iterator[Callable[[], bool]]:
 
     def note(number: int, _frame: FrameType | None) -> None:
         if not received:
-            _tell("stopping; what was recorded is being saved")
+            _tell(said)
         received.append(number)
 
     before = {number: signal.getsignal(number) for number in STOPPING}

@@ -122,7 +122,7 @@ def tune(
     num_jobs = jobs or default_jobs()
     with (
         ReplayPool(num_jobs, preload=PRELOAD) as pool,
-        stopped_by_signals() as is_stopped,
+        stopped_by_signals("stopping; the best so far follows, if any") as is_stopped,
     ):
         from bench_cli.tune_document import check_yaml, tune_document
         from bench_cli.tune_question import TuneFlags, ask

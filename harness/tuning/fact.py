@@ -56,7 +56,7 @@ def _of_utilization(name: str, answer: Answer, engine: TrialEngine) -> Facts:
 def least_keeping_slo(name: str, answer: Answer, engine: TrialEngine) -> Any:
     """The smallest value up to the advised one that keeps the SLO; None where none does.
 
-    What keeps it is taken to keep it with more, too.
+    What keeps it is taken to keep it with more, too. None also where somebody stopped it.
     """
     if not keeps(answer.advice.trial):
         return None
@@ -69,7 +69,7 @@ def least_keeping_slo(name: str, answer: Answer, engine: TrialEngine) -> Any:
             high = middle
         else:
             low = middle + 1
-    return values[high]
+    return None if engine.is_stopped() else values[high]
 
 
 def _of_swap_space(_: str, answer: Answer, engine: TrialEngine) -> Facts:

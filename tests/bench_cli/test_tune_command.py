@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from bench_cli.serve_reading import parse_serve
+from bench_cli.tune_document import write_yaml
 from bench_cli.tune_question import parse_budget
 from bench_cli.tune_space import parse_space
 from harness.errors import UsageError
@@ -692,8 +693,23 @@ def test_stopped_search_prints_the_best_so_far(tmp_path: Path) -> None:
     assert document["command"].startswith(SERVE)
     assert document["trials"] >= 8
     assert document["robustness"] == []
-    assert "stopping" in err
+    assert "stopping; the best so far follows" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")
+def test_a_full_disk_loses_no_answer(generate: Generate, call: Call) -> None:
+    """What was found stands on the screen, or on stdout, before a file fails."""
+    trace = generate("--input-len", 300, "--num-requests", 60)
+    given = ("tune", trace, *QUICK, "--jobs", 1, "-o", "/dev/full")
+
+    for more in ((), ("--json",)):
+        code, out, err = call(*given, *more)
+        assert code == 2
+        assert SERVE in out
+        assert "/dev/full: cannot be written: No space left on device" in err
+    with pytest.raises(UsageError, match="No space left on device"):
+        write_yaml(Path("/dev/full"), "model: m\n")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")

@@ -398,13 +398,14 @@ class Shared:
         self.workload, self.max_concurrency = workload, None
         self.objective = Objective(name=ObjectiveName.GOODPUT, slo=Slo(ttft_s=1.0))
         self.tried: list[float] = []
+        self.most = 99
         self._make_trial, self._least = make_trial, least
 
     def config(self, knobs: dict[str, float]) -> object | None:
         return None if knobs["gpu_memory_utilization"] < 0.3 else object()
 
     def is_stopped(self) -> bool:
-        return False
+        return len(self.tried) > self.most
 
     def evaluate_under(self, cases: Sequence[Any], *_: float) -> list[Any]:
         value = cases[0][0]["gpu_memory_utilization"]
@@ -429,11 +430,15 @@ def test_the_least_memory_that_keeps_the_slo_is_found(
     )
     engine = Shared(make_trial, make_workload(), least)
 
-    found = least_keeping_slo(name, cast("Answer", answer), cast("TrialEngine", engine))
+    asked, stoppable = cast("Answer", answer), cast("TrialEngine", engine)
+
+    found = least_keeping_slo(name, asked, stoppable)
 
     able = [value for value in values if value >= max(least, 0.3)]
     assert found == (able[0] if is_kept else None)
     assert len(engine.tried) <= 3
+    engine.tried, engine.most = [], 0
+    assert least_keeping_slo(name, asked, stoppable) is None
 
 
 def row(value: Any, *, is_advised: bool = False, **figures: float | None) -> Row:
