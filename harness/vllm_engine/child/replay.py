@@ -243,7 +243,14 @@ class Replay:
         scheduler = engine.engine_core.engine_core.scheduler
         num_ranks = int(self._facts["tensor_parallel_size"] or 1)
         num_bytes = (block_bytes_of(scheduler) or 0) * num_ranks
-        return WatchV1(scheduler, self._book, now_ns, on_step, num_bytes)
+        return WatchV1(
+            scheduler,
+            self._book,
+            now_ns,
+            on_step,
+            block_bytes=num_bytes,
+            version=self._vllm.version,
+        )
 
     def _keep_step(self, step: StepRecord) -> None:
         self._steps.append(step)

@@ -20,6 +20,7 @@ from harness.verify.vllm_output import (
 )
 from harness.verify.vllm_transfers import num_gpu_blocks
 from harness.vllm_engine.child.book import Book, Sample
+from harness.vllm_engine.child.engine import changes_explained
 from results.record import StepRecord
 
 NEVER_SEEN = (
@@ -56,8 +57,8 @@ class _Call:
     """A call of the scheduler, until its tokens are in.
 
     Attributes:
+        start_ns: When it was made.
         values: The record as far as it is known before the step has run.
-        num_recorded_ns: What taking notes of it has taken so far.
     """
 
     start_ns: int
@@ -80,9 +81,11 @@ class WatchV1:
         now_ns: The run's clock.
         on_step: Gets each step's record.
         block_bytes: Of one block on all GPUs, for the traffic of an offload tier.
+        version: Of vLLM, for the words of an error.
 
     Raises:
         AttributeError: This version's scheduler lacks what is watched.
+        ChangedVllmError: By the scheduler's methods, where its outputs do.
     """
 
     def __init__(
@@ -91,14 +94,16 @@ class WatchV1:
         book: Book,
         now_ns: Callable[[], int],
         on_step: Callable[[StepRecord], None],
+        *,
         block_bytes: int,
+        version: str,
     ) -> None:
         self.notes: list[str] = []
         self.num_steps = 0
         self.num_recording_ns = 0
         self._scheduler, self._book = scheduler, book
         self._now_ns, self._on_step = now_ns, on_step
-        self._block_bytes = block_bytes
+        self._block_bytes, self._version = block_bytes, version
         self._pool = scheduler.kv_cache_manager.block_pool
         self._calls: dict[int, _Call] = {}
         self._through: set[str] = set()
@@ -164,12 +169,13 @@ class WatchV1:
         start_ns = self._now_ns()
         output = schedule(*args, **named)
         began_ns = perf_counter_ns()
-        for request, num_lost in ran:
-            if request.status.name == "PREEMPTED":
-                self._preempted(request.request_id, num_lost)
-        if output.total_num_scheduled_tokens:
-            values = self._scheduled(output, start_ns)
-            self._calls[id(output)] = _Call(start_ns, values)
+        with changes_explained(self._version):
+            for request, num_lost in ran:
+                if request.status.name == "PREEMPTED":
+                    self._preempted(request.request_id, num_lost)
+            if output.total_num_scheduled_tokens:
+                values = self._scheduled(output, start_ns)
+                self._calls[id(output)] = _Call(start_ns, values)
         self.num_recording_ns += perf_counter_ns() - began_ns
         return output
 
@@ -180,11 +186,12 @@ class WatchV1:
         outputs = update(output, result, **named)
         began_ns = perf_counter_ns()
         gaps: Counter[int] = Counter()
-        for client in outputs.values():
-            for each in client.outputs:
-                self._got_output(each, end_ns, gaps)
-            if client.scheduler_stats is not None:
-                self._add_stats(client.scheduler_stats)
+        with changes_explained(self._version):
+            for client in outputs.values():
+                for each in client.outputs:
+                    self._got_output(each, end_ns, gaps)
+                if client.scheduler_stats is not None:
+                    self._add_stats(client.scheduler_stats)
         call = self._calls.pop(id(output), None)
         if call is not None:
             self._record(call, end_ns, gaps)
