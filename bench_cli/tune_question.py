@@ -20,10 +20,10 @@ from harness.errors import ConfigError, HarnessError, UsageError
 from harness.parallel import ReplayPool
 from harness.replay import findable_of
 from harness.sizing import Sizer
-from harness.tuning.choice import Routing
+from harness.tuning.choice import ObjectiveName, Routing
 from harness.tuning.engine import TrialEngine
 from harness.tuning.load import LoadKind, kind_of_load
-from harness.tuning.objective import Objective, ObjectiveName
+from harness.tuning.objective import Objective
 from harness.tuning.routing import split
 from harness.tuning.search import Budget
 from harness.tuning.space import Space

@@ -31,8 +31,9 @@ from harness.config import EngineConfig
 from harness.parallel import ReplayPool, default_jobs
 from harness.replay import findable_of
 from harness.traces import open_trace
+from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
-from harness.tuning.objective import Objective, ObjectiveName
+from harness.tuning.objective import Objective
 from harness.workload import Workload
 from results.goodput import Slo
 from results.run_info import RunInfo

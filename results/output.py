@@ -21,7 +21,15 @@ REPLACED = ".replaced"
 
 FINAL_FILES = ("run.json", "requests.parquet", "steps.parquet")
 # In the order in which they are removed: nothing is read without run.json.
-RUN_FILES = (*FINAL_FILES, *JOURNALS, *(name + UNFINISHED for name in FINAL_FILES))
+ENGINE_LOG = "vllm.log"
+"""What a real engine printed, beside the rows of its run."""
+
+RUN_FILES = (
+    *FINAL_FILES,
+    *JOURNALS,
+    *(name + UNFINISHED for name in FINAL_FILES),
+    ENGINE_LOG,
+)
 
 MIB = 2**20
 BYTES_PER_RUN = 16 * MIB

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.tuning.objective import MISSED, Objective, ObjectiveName
+from harness.tuning.choice import ObjectiveName
+from harness.tuning.objective import MISSED, Objective
 from harness.tuning.search import Search
 from harness.tuning.space import Knobs, key_of
 from harness.tuning.suggestion import Tried

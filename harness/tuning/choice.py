@@ -13,3 +13,12 @@ class Routing(StrEnum):
 
     ROUND_ROBIN = "round-robin"
     PREFIX = "prefix"
+
+
+class ObjectiveName(StrEnum):
+    """What is wanted most."""
+
+    GOODPUT = "goodput"
+    THROUGHPUT = "throughput"
+    TTFT = "ttft"
+    TPOT = "tpot"

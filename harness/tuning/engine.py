@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from harness.config import EngineConfig, resolve_config
-from harness.errors import HarnessError
+from harness.config import EngineConfig, no_start, resolve_config
+from harness.errors import EngineError, HarnessError
 from harness.parallel import Progress, ReplayPool
 from harness.replay import Findable, findable_of
 from harness.tuning.objective import ENDED, Objective
@@ -25,15 +25,17 @@ MakeInfo = Callable[[Workload, EngineConfig, Objective], RunInfo]
 
 @dataclass(slots=True)
 class Tally:
-    """What all replays of a search took.
+    """What all replays of a search took, and what ended them.
 
     Attributes:
         wall_s: Seconds of all of them together.
         num_replays: How many there were.
+        failure: Why there can be no more; None while there can.
     """
 
     wall_s: float = 0.0
     num_replays: int = 0
+    failure: EngineError | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,9 +104,11 @@ class TrialEngine:
             if not given.get("kv_offloading_size"):
                 given["kv_offloading_size"] = None  # no tier, which is what 0 GiB means
             try:
-                self._configs[key] = resolve_config(**given)
+                config = resolve_config(**given)
             except (HarnessError, ProfileError) as error:
                 self._configs[key] = str(error)
+            else:
+                self._configs[key] = no_start(config) or config
         return self._configs[key]
 
     def evaluate(
@@ -174,20 +178,25 @@ class TrialEngine:
         self._ahead.clear()
         tasks.sort(key=lambda each: -_num_turns(each[0]))
         first = self.tally.num_replays + 1
-        trials = self.pool.map(
-            run_trial,
-            [task for task, _ in tasks],
-            labels=[f"trial {first + n}" for n in range(len(tasks))],
-            on_progress=self.on_progress,
-            is_stopped=self._is_over,
-        )
+        try:
+            trials = self.pool.map(
+                run_trial,
+                [task for task, _ in tasks],
+                labels=[f"trial {first + n}" for n in range(len(tasks))],
+                on_progress=self.on_progress,
+                is_stopped=lambda: self.is_ended() or time.monotonic() >= self.deadline_s,
+            )
+        except EngineError as error:
+            self.tally.failure = error
+            trials = [None] * len(tasks)
         for (_, keep), trial in zip(tasks, trials, strict=True):
             keep(trial)
             self.tally.wall_s += trial.wall_s if trial else 0.0
         self.tally.num_replays += len(tasks)
 
-    def _is_over(self) -> bool:
-        return self.is_stopped() or time.monotonic() >= self.deadline_s
+    def is_ended(self) -> bool:
+        """Whether somebody has had enough, or a process was killed."""
+        return self.is_stopped() or self.tally.failure is not None
 
     def _task(
         self, workload: Workload, config: EngineConfig, objective: Objective

@@ -63,13 +63,13 @@ def least_keeping_slo(name: str, answer: Answer, engine: TrialEngine) -> Any:
     values = [v for v in answer.question.space.choices[name] if v <= answer.knobs[name]]
     values = [v for v in values if engine.config({**answer.knobs, name: v}) is not None]
     low, high = 0, len(values) - 1
-    while low < high and not engine.is_stopped():
+    while low < high and not engine.is_ended():
         middle = (low + high) // 2
         if keeps_today(engine, {**answer.knobs, name: values[middle]}):
             high = middle
         else:
             low = middle + 1
-    return None if engine.is_stopped() else values[high]
+    return None if engine.is_ended() else values[high]
 
 
 def _of_swap_space(_: str, answer: Answer, engine: TrialEngine) -> Facts:

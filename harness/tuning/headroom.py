@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from harness.tuning.choice import Routing
+from harness.tuning.choice import ObjectiveName, Routing
 from harness.tuning.engine import TrialEngine
 from harness.tuning.load import (
     LoadKind,
@@ -13,7 +13,7 @@ from harness.tuning.load import (
     scaled_concurrency,
     under_way,
 )
-from harness.tuning.objective import CLOSENESS, Objective, ObjectiveName
+from harness.tuning.objective import BEYOND, CLOSENESS, Objective
 from harness.tuning.routing import split
 from harness.tuning.space import Knobs
 from harness.tuning.trial import Trial
@@ -148,7 +148,7 @@ def _keeping(
 
 def _most_missed() -> float:
     """A loss beyond which too many requests are outside the limits, come what may."""
-    return 1 - KEPT_SHARE + (2 - KEPT_SHARE) * CLOSENESS + 1e-9
+    return 1 - KEPT_SHARE + CLOSENESS + BEYOND + 1e-9
 
 
 def fewest_replicas(

@@ -1,10 +1,10 @@
 """What a search makes small: requests outside the SLO, time per token, or a latency."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import numpy as np
 
+from harness.tuning.choice import ObjectiveName
 from harness.workload import Workload
 from results.columns import FloatArray
 from results.comparison.arm import ArmRun
@@ -23,6 +23,10 @@ CLOSENESS = 0.01
 """What being at its limits counts for a request, beside missing them: it orders settings
 that miss as few."""
 
+BEYOND = 0.001
+"""What being far outside its limits counts for a request, besides: it orders settings
+with which none is inside."""
+
 MISSED = 1e6
 """Of a condition on the whole run that is missed: more than all that requests come to."""
 
@@ -30,25 +34,16 @@ ENDED = 1e9
 """Of an engine that would not have lasted, or cannot start: above any other loss."""
 
 
-class ObjectiveName(StrEnum):
-    """What is wanted most."""
-
-    GOODPUT = "goodput"
-    THROUGHPUT = "throughput"
-    TTFT = "ttft"
-    TPOT = "tpot"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
     """What a search makes small, as one number of a run: its loss.
 
     ``goodput``: the share of requests outside the limits of a single request, and a
-    little for coming close to them. ``ttft``, ``tpot``: the mean, in seconds.
-    ``throughput``: seconds from the first arrival to the last finish, for each token
-    generated. In these a request that does not finish counts ``LOST_S``. Conditions on
-    the whole run, as ``ttft_p99=5s``, come first: each that is missed adds ``MISSED``,
-    and up to as much again, the further it is missed.
+    little for coming close to them, or for going far beyond. ``ttft``, ``tpot``: the
+    mean, in seconds. ``throughput``: seconds from the first arrival to the last finish,
+    for each token generated. In these a request that does not finish counts ``LOST_S``.
+    Conditions on the whole run, as ``ttft_p99=5s``, come first: each that is missed adds
+    ``MISSED``, and up to as much again, the further it is missed.
 
     Attributes:
         name: Which.
@@ -62,7 +57,7 @@ class Objective:
         """What a request that left adds to the sum behind the loss."""
         is_finished = record.status is RequestStatus.FINISHED
         if self.name is ObjectiveName.GOODPUT:
-            return self._outside(record) if is_finished else 1.0 + CLOSENESS
+            return self._outside(record) if is_finished else 1.0 + CLOSENESS + BEYOND
         if not is_finished:
             return LOST_S
         if self.name is ObjectiveName.THROUGHPUT:
@@ -92,15 +87,15 @@ class Objective:
         return loss / (1 - LEAST_CHANGE)
 
     def _outside(self, record: RequestRecord) -> float:
-        """1 outside the limits, and up to ``CLOSENESS`` inside them."""
+        """Up to ``CLOSENESS`` inside the limits; outside 1 more, and up to ``BEYOND``."""
         assert self.slo is not None, "goodput has limits"
         worst = 0.0
         for name, limit in self.slo.limits():
             latency_s = self._latency_s(record, name.removesuffix("_s"))
-            if latency_s > limit:
-                return 1.0 + CLOSENESS
             worst = max(worst, latency_s / limit)
-        return CLOSENESS * worst
+        if worst <= 1:
+            return CLOSENESS * worst
+        return 1 + CLOSENESS + BEYOND * (1 - 1 / worst)
 
     def _latency_s(self, record: RequestRecord, name: str) -> float:
         """A latency as ``results.latency`` defines it; 0 for the TPOT of one token."""

@@ -89,7 +89,7 @@ class Answer:
         stretch: Requests of which the search, its evidence and its checks are; None
             where that is the whole trace.
         withdrawn: A setting that did better here, and worse elsewhere; None for none.
-        was_stopped: Somebody had enough.
+        was_stopped: Somebody had enough, or a process was killed.
         num_trials: Settings that were tried.
     """
 
@@ -134,6 +134,7 @@ def tune(
     Raises:
         ConfigError: The present settings cannot start.
         KeyboardInterrupt: Somebody had enough before these were replayed.
+        EngineError: A process was killed before.
     """
     began_s = time.monotonic()
     start, default = _first_trials(question, engine)
@@ -184,7 +185,7 @@ def _first_trials(question: Question, engine: TrialEngine) -> tuple[Trial, Trial
     trials = engine.evaluate(settings)
     start, default = trials[0], trials[-1]
     if start is None or start.run is None:
-        raise KeyboardInterrupt
+        raise engine.tally.failure or KeyboardInterrupt
     return start, default if default is not None and default.is_complete else None
 
 
@@ -220,7 +221,7 @@ def _search(
         near = engine.on(stretch, start.run.info.policy)
         (alone,) = near.evaluate([knobs])
         if alone is None:
-            raise KeyboardInterrupt
+            raise engine.tally.failure or KeyboardInterrupt
         if is_like(alone.loss, start.loss):
             trial = alone
         else:
@@ -237,7 +238,7 @@ def _search(
             seconds=None if seconds is None else seconds * SHARE_OF_SEARCH,
         ),
         began_s=began_s,
-        is_stopped=engine.is_stopped,
+        is_stopped=engine.is_ended,
         on_trial=on_trial,
     )
     search.remember(knobs, trial)
@@ -441,7 +442,7 @@ def _look_beyond(answer: Answer, engine: TrialEngine, today: Trial) -> None:
     replicas: int | None = 1
     if found.load < 1:
         replicas = fewest_replicas(engine, knobs, slo, routing, found.load)
-    if not engine.is_stopped():  # a replay that was stopped kept nothing
+    if not engine.is_ended():  # a replay that was stopped kept nothing
         answer.headroom, answer.replicas = found, replicas
 
 

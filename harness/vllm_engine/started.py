@@ -27,11 +27,11 @@ from profiles.errors import ProfileError
 from profiles.startup_log import parse_startup_log
 from results.journal import Journal
 from results.measured import Measurement
+from results.output import ENGINE_LOG
 from results.record import RequestRecord, RequestStatus, StepRecord
 from results.rows import Rows
 from results.run_info import Ending, Outcome
 
-LOG_NAME = "vllm.log"
 NO_BLOCKS = 2**40
 """Tokens in a block where there is none."""
 
@@ -111,7 +111,7 @@ class StartedVllm:
         self._python = str(python or sys.executable)
         self._command = command
         self._folder = Path(tempfile.mkdtemp(prefix="blockbench-vllm-"))
-        self.log = self._folder / LOG_NAME
+        self.log = self._folder / ENGINE_LOG
         self._child: ChildProcess | None = None
         self._started: Event = {}
 

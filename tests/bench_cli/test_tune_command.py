@@ -41,6 +41,7 @@ KEYS = {
     *("default", "advised", "trouble", "gain", "evidence", "ties", "robustness"),
     *("headroom", "replicas", "unknowns", "vllm_version", "policy", "trials"),
     *("replays", "replay_s", "jobs", "withdrawn", "wall_s", "over_limits", "searched"),
+    "verification",
 }
 TIMES = {"replay_s", "jobs", "wall_s"}
 STANDINGS = {"better", "worse", "as good", "ends", "cannot start", "not tried"}
@@ -531,8 +532,11 @@ def test_output_file_holds_the_document(generate: Generate, tune: Tune) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--verify", "vllm"), "--verify vllm is not there yet"),
-        (("--verify", "server"), "--verify server is not there yet"),
+        (("--verify", "server"), "--verify server needs the server's address; add --url"),
+        (("--verify-requests", "9"), "--verify-requests says how many requests a real"),
+        (("--repeats", "2"), "--repeats belongs to --verify vllm or --verify server"),
+        (("--verify", "vllm", "--url", "h:1"), "--url belongs to --verify server"),
+        (("--verify", "vllm", "--vllm-python", "no/such"), "no/such cannot be run: No"),
         (("--objective", "goodput"), "--objective goodput needs limits; add --slo"),
         (("--objective", "cost"), "'cost' is not one of"),
         (("--budget", "soon"), "--budget cannot read 'soon'"),
@@ -695,6 +699,33 @@ def test_stopped_search_prints_the_best_so_far(tmp_path: Path) -> None:
     assert document["robustness"] == []
     assert "stopping; the best so far follows" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes")
+def test_a_killed_process_loses_no_answer(tmp_path: Path) -> None:
+    """The best so far is printed; then comes the error, with its own exit code."""
+    process = _started(tmp_path, "--json")
+    wait_until(lambda: num_rows(tmp_path / "tune.db", "trial_values") >= 8)
+    words = {n: Path(f"/proc/{n}/cmdline").read_bytes() for n in _started_by(process.pid)}
+    _server, *workers = (n for n, line in words.items() if b"forkserver" in line)
+    os.kill(workers[-1], signal.SIGKILL)
+    out, err = process.communicate(timeout=60)
+    document = json.loads(out)
+
+    assert process.returncode == 5
+    assert document["complete"] is False
+    assert document["command"].startswith(SERVE)
+    assert "ended with signal 9, perhaps for want of memory" in err
+    assert "Traceback" not in err
+
+
+def _started_by(pid: int) -> list[int]:
+    """Processes that a process has started, and these in turn, oldest first."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *_started_by(int(child))]
+    return found
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a full device")

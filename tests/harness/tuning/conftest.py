@@ -11,8 +11,9 @@ from harness.config import EngineConfig, resolve_config
 from harness.parallel import ReplayPool
 from harness.replay import findable_of
 from harness.request import Request
+from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
-from harness.tuning.objective import Objective, ObjectiveName
+from harness.tuning.objective import Objective
 from harness.tuning.trial import Needs, Trial
 from harness.workload import Workload
 from results.comparison.arm import ArmRun

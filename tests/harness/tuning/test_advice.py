@@ -14,9 +14,10 @@ from harness.tuning.advice import (
     is_worse,
     over_limits,
 )
+from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
 from harness.tuning.evidence import better_rows, sweep, values_around
-from harness.tuning.objective import Objective, ObjectiveName
+from harness.tuning.objective import Objective
 from harness.tuning.search import Budget, Search
 from harness.tuning.space import Knobs, Space, key_of
 from harness.tuning.suggestion import Suggester

@@ -17,10 +17,11 @@ from harness.replay import replay
 from harness.request import Request
 from harness.traces import open_trace
 from harness.tuning import fact, offload_worth
+from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
 from harness.tuning.evidence import FIGURES, Row
 from harness.tuning.fact import block_costs, facts_of, least_keeping_slo
-from harness.tuning.objective import Objective, ObjectiveName
+from harness.tuning.objective import Objective
 from harness.tuning.offload_worth import FS_PER_S, Prices, order_of_ends, stages, traffic
 from harness.tuning.space import Space
 from harness.tuning.swap_need import swap_need, worst_blocks
@@ -404,7 +405,7 @@ class Shared:
     def config(self, knobs: dict[str, float]) -> object | None:
         return None if knobs["gpu_memory_utilization"] < 0.3 else object()
 
-    def is_stopped(self) -> bool:
+    def is_ended(self) -> bool:
         return len(self.tried) > self.most
 
     def evaluate_under(self, cases: Sequence[Any], *_: float) -> list[Any]:

@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.replay import replay
+from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
 from harness.tuning.objective import (
+    BEYOND,
     CLOSENESS,
     ENDED,
     LOST_S,
     MISSED,
     Objective,
-    ObjectiveName,
     RunningLoss,
 )
 from harness.tuning.trial import Trial
@@ -112,8 +113,21 @@ def test_a_limit_that_is_met_exactly_is_met() -> None:
     inside = objective.of_request(record(0.25, 0.0078125))
 
     assert inside == pytest.approx(CLOSENESS)
-    assert objective.of_request(record(0.25 + 1e-9)) == 1 + CLOSENESS
-    assert objective.of_request(record(0.1, 0.0079)) == 1 + CLOSENESS
+    assert objective.of_request(record(0.25 + 1e-9)) == pytest.approx(1 + CLOSENESS)
+    assert objective.of_request(record(0.1, 0.0079)) > 1 + CLOSENESS
+
+
+def test_the_further_outside_its_limits_the_more_a_request_counts() -> None:
+    """Twice its limit, four times, never at all: no more than that a failure does."""
+    objective = Objective(name=ObjectiveName.GOODPUT, slo=Slo(ttft_s=0.25))
+
+    losses = [objective.of_request(record(0.25 * times)) for times in (1, 2, 4, 1e6)]
+
+    more = [(loss - 1 - CLOSENESS) / BEYOND for loss in losses[1:]]
+    assert more == pytest.approx([0.5, 0.75, 1.0], abs=1e-5)
+    assert losses[0] == CLOSENESS
+    failed = replace(record(0.1), status=RequestStatus.FAILED)
+    assert objective.of_request(failed) == 1 + CLOSENESS + BEYOND
 
 
 def test_an_output_of_one_token_meets_every_tpot_limit() -> None:
@@ -153,14 +167,19 @@ def test_conditions_outweigh_requests(make_trial: MakeTrial) -> None:
     best_out=st.integers(0, 1000),
     other_out=st.integers(0, 1000),
     close=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    far=st.tuples(st.floats(0, 1), st.floats(0, 1)),
 )
 def test_no_goodput_above_the_bound_is_a_tie(
-    best_out: int, other_out: int, close: tuple[float, float]
+    best_out: int,
+    other_out: int,
+    close: tuple[float, float],
+    far: tuple[float, float],
 ) -> None:
-    """However close to their limits the requests inside come."""
+    """However close to their limits those inside come, and however far those outside."""
     losses = [
-        (out * (1 + CLOSENESS) + (1000 - out) * CLOSENESS * closeness) / 1000
-        for out, closeness in zip((best_out, other_out), close, strict=True)
+        (out * (1 + CLOSENESS + BEYOND * beyond) + (1000 - out) * CLOSENESS * closeness)
+        / 1000
+        for out, closeness, beyond in zip((best_out, other_out), close, far, strict=True)
     ]
     if losses[1] > GOODPUT.no_tie_above(losses[0]):
         assert (other_out - best_out) / 1000 >= LEAST_SHARE

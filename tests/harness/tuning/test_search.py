@@ -10,8 +10,9 @@ import pytest
 from optuna.trial import TrialState
 
 from harness.parallel import ReplayPool
+from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
-from harness.tuning.objective import ENDED, Objective, ObjectiveName
+from harness.tuning.objective import ENDED, Objective
 from harness.tuning.search import BATCH, Budget, Search
 from harness.tuning.space import Knobs, Space, key_of
 from harness.tuning.suggestion import Suggester, openings

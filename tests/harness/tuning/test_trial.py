@@ -6,8 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from harness.tuning.advice import is_worse
+from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
-from harness.tuning.objective import Objective, ObjectiveName
+from harness.tuning.objective import Objective
 from harness.tuning.trial import Needs, run_trial
 from harness.workload import Workload
 from results.goodput import Slo

@@ -11,8 +11,9 @@ import pytest
 from harness.analysis.miss_ratio import hit_curve
 from harness.errors import ConfigError
 from harness.parallel import ReplayPool
+from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
-from harness.tuning.objective import Objective, ObjectiveName
+from harness.tuning.objective import Objective
 from harness.tuning.search import Budget, Search
 from harness.tuning.space import Space, with_value
 from harness.tuning.tuner import Answer, Question, tune
