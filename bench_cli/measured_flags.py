@@ -25,7 +25,7 @@ VllmPython = Annotated[
     typer.Option(
         "--vllm-python",
         metavar="PATH",
-        help="--engine vllm: a Python with vLLM and blockbench; this one by default.",
+        help="Engine vllm: a Python with vLLM and blockbench; this one by default.",
     ),
 ]
 EngineArgs = Annotated[
@@ -33,20 +33,20 @@ EngineArgs = Annotated[
     typer.Option(
         "--engine-args",
         metavar="ARGS",
-        help='--engine vllm: more flags of vllm serve, as "--load-format dummy"; may be'
+        help='Engine vllm: more flags of vllm serve, as "--load-format dummy"; may be'
         " repeated.",
     ),
 ]
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="--engine server: where it is, as http://localhost:8000."),
+    typer.Option("--url", help="Engine server: where it is, as http://localhost:8000."),
 ]
 ApiModel = Annotated[
     str | None,
     typer.Option(
         "--api-model",
         metavar="NAME",
-        help="--engine server: the model to ask for; the only one it serves by default.",
+        help="Engine server: the model to ask for; the only one it serves by default.",
     ),
 ]
 VocabSize = Annotated[
@@ -54,7 +54,7 @@ VocabSize = Annotated[
     typer.Option(
         "--vocab-size",
         min=32,
-        help="--engine server: prompts have token ids below this; 10000 by default.",
+        help="Engine server: prompts have token ids below this; 10000 by default.",
     ),
 ]
 Repeats = Annotated[
@@ -71,7 +71,7 @@ BesideSim = Annotated[
     bool,
     typer.Option(
         "--beside-sim",
-        help="--engine vllm: say whether sim decides the same, given the same steps.",
+        help="Engine vllm: say whether sim decides the same, given the same steps.",
     ),
 ]
 HangAfter = Annotated[
@@ -87,7 +87,7 @@ StartTimeout = Annotated[
     typer.Option(
         "--start-timeout",
         metavar="TIME",
-        help="--engine vllm: give up a start that takes longer; 30m.",
+        help="Engine vllm: give up a start that takes longer; 30m.",
     ),
 ]
 
@@ -107,8 +107,12 @@ class MeasuredFlags:
     start_timeout: StartTimeout = None
     beside_sim: BesideSim = False
 
-    def refuse_others(self, engine: Engine) -> None:
+    def refuse_others(self, engine: Engine, asked_by: str = "--engine") -> None:
         """Refuse flags that this engine does not have.
+
+        Args:
+            engine: Which is asked for.
+            asked_by: The flag that asks for it.
 
         Raises:
             UsageError: Names one, and the engine that it belongs to.
@@ -120,11 +124,11 @@ class MeasuredFlags:
             is_given = getattr(self, field.name) not in (None, False)
             if is_given and engine not in owners:
                 flag = f"--{field.name.replace('_', '-')}"
-                named = " or ".join(f"--engine {owner.value}" for owner in owners)
+                named = " or ".join(f"{asked_by} {owner.value}" for owner in owners)
                 raise UsageError(f"{flag} belongs to {named}; add that, or leave it out")
         if engine is Engine.SERVER and self.url is None:
             raise UsageError(
-                "--engine server needs the server's address; add --url, as in"
+                f"{asked_by} server needs the server's address; add --url, as in"
                 " --url http://localhost:8000"
             )
 

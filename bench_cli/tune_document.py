@@ -57,8 +57,8 @@ def tune_document(
         "advised": figures_of(answer.advice.trial),
         "trouble": _trouble(answer.advice.trial),
         "gain": {
-            "over_current": _gain(answer.over_start),
-            "over_default": _gain(answer.over_default),
+            "over_current": gain_document(answer.over_start),
+            "over_default": gain_document(answer.over_default),
         },
         "over_limits": _over_limits(asked, answer),
         "evidence": {
@@ -72,6 +72,7 @@ def tune_document(
         "replicas": answer.replicas and asked.num_replicas * answer.replicas,
         "searched": _searched(asked, answer),
         "unknowns": unknowns(asked, answer),
+        "verification": None,
         "vllm_version": asked.start.vllm_version,
         "policy": asked.start.policy,
         "trials": answer.num_trials,
@@ -92,7 +93,7 @@ def commands(
     """
     from harness.errors import UsageError
 
-    model, kwargs = _start_of(asked)
+    model, kwargs = model_and_rest(asked)
     changed = changed_options(asked, answer)
     line = serve_line(model, changed, **kwargs)
     try:
@@ -110,7 +111,7 @@ def check_yaml(asked: "Asked", path: Path) -> None:
     """
     from harness.errors import UsageError
 
-    model, kwargs = _start_of(asked)
+    model, kwargs = model_and_rest(asked)
     serve_yaml(model, {}, **kwargs, path=str(path))
     if path.is_file() and path.stat().st_size:
         raise UsageError(f"{path} is there already; choose another file with --yaml")
@@ -135,7 +136,7 @@ def write_yaml(path: Path, text: str) -> None:
         ) from error
 
 
-def _start_of(asked: "Asked") -> tuple[str, dict[str, Any]]:
+def model_and_rest(asked: "Asked") -> tuple[str, dict[str, Any]]:
     """Model, and what else of a command is no knob."""
     current = asked.current
     model = asked.start.model if current is None else current.model
@@ -148,7 +149,20 @@ def _start_of(asked: "Asked") -> tuple[str, dict[str, Any]]:
 
 
 def changed_options(asked: "Asked", answer: "Answer") -> dict[str, Any]:
-    """Values of options that are not what the version has by itself."""
+    """Values of advised options that are not what the version has by itself."""
+    return options_of(asked, answer.knobs, answer.advice.trial)
+
+
+def options_of(
+    asked: "Asked", knobs: Mapping[str, Any], trial: "Trial"
+) -> dict[str, Any]:
+    """Values of a setting's options that are not what the version has by itself.
+
+    Args:
+        asked: What else of the engine is as it is.
+        knobs: The setting.
+        trial: Its replay, of any requests.
+    """
     version, policy = asked.start.vllm_version, asked.start.policy
     found = dict(asked.fixed)
     for name in ("model", "gpu", "engine", "policy", "vllm_version"):
@@ -156,11 +170,10 @@ def changed_options(asked: "Asked", answer: "Answer") -> dict[str, Any]:
     found = {n: v for n, v in found.items() if not _is_plain(n, v)}
     if asked.start.source_of_num_gpu_blocks == "override":
         del found["kv_cache_gib"]
-        run = answer.advice.trial.run
-        assert run is not None, "what is advised was replayed to its end"
-        found["num_gpu_blocks_override"] = run.info.config["num_gpu_blocks"]
+        assert trial.run is not None, "it was replayed to its end"
+        found["num_gpu_blocks_override"] = trial.run.info.config["num_gpu_blocks"]
     default = asked.default
-    for name, value in answer.knobs.items():
+    for name, value in knobs.items():
         if default is None or value != _of(default, name):
             found[name] = value
     return {
@@ -209,7 +222,8 @@ def _over_limits(asked: "Asked", answer: "Answer") -> Document | None:
     }
 
 
-def _gain(result: "MetricResult | None") -> Document | None:
+def gain_document(result: "MetricResult | None") -> Document | None:
+    """A metric beside another setting's, as a document has it."""
     if result is None:
         return None
     return {

@@ -1,7 +1,5 @@
 """``blockbench tune``: from a trace to the line that starts vLLM."""
 
-import hashlib
-import json
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -12,30 +10,22 @@ import typer
 from bench_cli import options
 from bench_cli.document import check_document, deliver
 from bench_cli.engine_flags import EngineFlags
+from bench_cli.engine_options import Engine
 from bench_cli.exit_code import ExitCode
 from bench_cli.flags import Without, takes_flags
 from bench_cli.interrupt import stopped_by_signals
+from bench_cli.measured_flags import MeasuredFlags
 from bench_cli.workload import SourceFlags, WorkloadFlags
-from harness.tuning.choice import Routing
+from harness.tuning.choice import ObjectiveName, Routing
 
 if TYPE_CHECKING:
-    import optuna
-
     from bench_cli.tune_question import Asked
-    from harness.tuning.search import Search
+    from bench_cli.tune_verify_plan import Verification, VerifyFlags
     from harness.tuning.tuner import Answer
+    from results.goodput import Slo
 
 PRELOAD = ("bench_cli.main", "harness.tuning.trial", "numpy.ma")
 """Modules that every trial needs."""
-
-
-class ObjectiveChoice(StrEnum):
-    """What is wanted most."""
-
-    GOODPUT = "goodput"
-    THROUGHPUT = "throughput"
-    TTFT = "ttft"
-    TPOT = "tpot"
 
 
 class VerifyChoice(StrEnum):
@@ -52,9 +42,10 @@ def tune(
     flags: Annotated[EngineFlags, Without("engine")],
     source: SourceFlags,
     timing: WorkloadFlags,
+    measured: Annotated[MeasuredFlags, Without("beside_sim")],
     slo: options.SloText = None,
     objective: Annotated[
-        ObjectiveChoice | None,
+        ObjectiveName | None,
         typer.Option("--objective", help="goodput with --slo, else ttft or throughput."),
     ] = None,
     space: Annotated[
@@ -93,7 +84,13 @@ def tune(
     ] = None,
     verify: Annotated[
         VerifyChoice | None,
-        typer.Option("--verify", help="Run the winner on a real engine."),
+        typer.Option("--verify", help="Measure the advice: on vLLM, or on a server."),
+    ] = None,
+    verify_requests: Annotated[
+        int | None,
+        typer.Option(
+            "--verify-requests", min=1, help="So many a run; about 2 min of the trace."
+        ),
     ] = None,
     jobs: options.Jobs = None,
     as_json: options.AsJson = False,
@@ -107,18 +104,16 @@ def tune(
 ) -> None:
     """Find the settings of vLLM that serve TRACE best, and say why."""
     from bench_cli.quantity import parse_slo
-    from harness.errors import UsageError
     from harness.parallel import ReplayPool, default_jobs
 
     started = time.perf_counter()
-    if verify is not None:
-        raise UsageError(
-            f"--verify {verify.value} is not there yet; this version has no real engine"
-        )
     timing.refuse_contradictions()
     limits = None if slo is None else parse_slo(slo)
     if output is not None:
         check_document(output, kind="tune")
+    wanted = wanted_verification(
+        verify, verify_requests, measured, flags.vllm_version, timing, limits
+    )
     num_jobs = jobs or default_jobs()
     with (
         ReplayPool(num_jobs, preload=PRELOAD) as pool,
@@ -126,9 +121,9 @@ def tune(
     ):
         from bench_cli.tune_document import check_yaml, tune_document
         from bench_cli.tune_question import TuneFlags, ask
+        from bench_cli.tune_search import search
         from bench_cli.tune_space import WantedSpace
         from harness.tuning.fact import facts_of
-        from harness.tuning.objective import ObjectiveName
 
         asked = ask(
             trace,
@@ -137,7 +132,7 @@ def tune(
             timing,
             TuneFlags(
                 slo=limits,
-                objective=None if objective is None else ObjectiveName(objective.value),
+                objective=objective,
                 wanted_space=WantedSpace(
                     text=space, is_shared=shared_gpu, host_memory_gib=host_memory_gib
                 ),
@@ -154,12 +149,66 @@ def tune(
         answer = search(asked, search_seed, storage)
         facts = facts_of(answer, asked.engine)
         was_stopped = is_stopped()
+        verification = None if wanted is None else planned(asked, answer, wanted)
     document = tune_document(
         asked, answer, facts, num_jobs, time.perf_counter() - started, yaml
     )
-    report(document, asked, answer, as_json=as_json, output=output, yaml=yaml)
-    if code := exit_code(answer, was_stopped=was_stopped):
+    report(
+        document, asked, answer, verification, as_json=as_json, output=output, yaml=yaml
+    )
+    code = exit_code(answer, was_stopped=was_stopped)
+    if not was_stopped and asked.engine.tally.failure is not None:
+        raise asked.engine.tally.failure
+    if not code and verification is not None:
+        code = verification.code
+    if code:
         raise typer.Exit(code)
+
+
+def wanted_verification(
+    choice: VerifyChoice | None,
+    num_requests: int | None,
+    measured: MeasuredFlags,
+    vllm_version: str | None,
+    timing: WorkloadFlags,
+    slo: "Slo | None",
+) -> "VerifyFlags | None":
+    """What is to be verified, on an engine that seems to be there; None for nothing.
+
+    Raises:
+        UsageError: Flags that do not go together, or a Python without vLLM.
+        EngineError: The server does not answer.
+    """
+    from harness.errors import UsageError
+
+    engine = Engine.SIM if choice is None else Engine(choice.value)
+    measured.refuse_others(engine, "--verify")
+    if choice is None:
+        if num_requests is not None:
+            raise UsageError(
+                "--verify-requests says how many requests a real engine gets; add"
+                " --verify vllm, or leave it out"
+            )
+        return None
+    from bench_cli.tune_verify_plan import VerifyFlags, check_engine
+
+    wanted = VerifyFlags(
+        engine=engine,
+        measured=measured,
+        num_requests=num_requests,
+        vllm_version=vllm_version,
+        timing=timing,
+        slo=slo,
+    )
+    check_engine(wanted)
+    return wanted
+
+
+def planned(asked: "Asked", answer: "Answer", wanted: "VerifyFlags") -> "Verification":
+    """What is to be measured, its simulated side done."""
+    from bench_cli.tune_verify_plan import plan
+
+    return plan(asked, answer, wanted)
 
 
 def exit_code(answer: "Answer", *, was_stopped: bool) -> ExitCode:
@@ -178,82 +227,11 @@ def exit_code(answer: "Answer", *, was_stopped: bool) -> ExitCode:
     return ExitCode.FINE
 
 
-def search(asked: "Asked", seed: int, storage: str | None) -> "Answer":
-    """Search with a bar for who watches: trials done, and the best so far."""
-    from bench_cli.progress import search_bar
-    from harness.tuning.tuner import tune as answer
-
-    study = make_study(asked, seed, storage)
-    limit = asked.question.budget.num_trials
-    with search_bar(limit) as bar:
-        return answer(
-            asked.question, asked.engine, study, on_trial=lambda s: bar(*best_of(s))
-        )
-
-
-def best_of(found: "Search") -> tuple[int, str]:
-    """Settings tried, and the best of them in a few words."""
-    from bench_cli.tune_words import shown
-
-    best = found.best
-    if best is None:
-        return len(found.trials), ""
-    changes = [f"{n} {shown(v)}" for n, v in best[0].items() if v != found.start[n]]
-    return len(
-        found.trials
-    ), f"{best[1].loss:.4g} with {', '.join(changes) or 'no change'}"
-
-
-def make_study(asked: "Asked", seed: int, storage: str | None) -> "optuna.Study":
-    """What remembers trials and suggests others; a storage is gone on from."""
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(
-        seed=seed, multivariate=True, constant_liar=True, n_startup_trials=8
-    )
-    name = study_name(asked)
-    if storage is None:
-        return optuna.create_study(sampler=sampler, study_name=name)
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        return optuna.create_study(
-            sampler=sampler, storage=storage, study_name=name, load_if_exists=True
-        )
-    except (
-        SQLAlchemyError,
-        optuna.exceptions.OptunaError,
-        ImportError,
-        OSError,
-        ValueError,
-    ) as error:
-        from harness.errors import UsageError
-
-        reason = str(error).partition("\n")[0]
-        raise UsageError(
-            f"--storage cannot be used: {reason}; give one as sqlite:///tune.db"
-        ) from error
-
-
-def study_name(asked: "Asked") -> str:
-    """A name that only the same question has, so that no other one's losses mix in."""
-    engine, space = asked.engine, asked.question.space
-    info = engine.make_info(engine.workload, asked.start, engine.objective)
-    question = [
-        info.to_dict(),
-        dict(engine.fixed),
-        dict(space.choices),
-        engine.objective.name.value,
-    ]
-    text = json.dumps(question, sort_keys=True, default=str)
-    return f"blockbench-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
 def report(
     document: dict[str, Any],
     asked: "Asked",
     answer: "Answer",
+    verification: "Verification | None",
     *,
     as_json: bool,
     output: Path | None,
@@ -261,16 +239,33 @@ def report(
 ) -> None:
     """Print the answer, then write what was asked for: a full disk loses no answer.
 
+    What is to be verified is measured once the advice is there to be read.
+
     Raises:
         UsageError: A file cannot be written.
     """
     from bench_cli.tune_document import write_yaml
     from bench_cli.tune_screen import print_tuning
 
-    if as_json:
-        deliver(document, as_json=True, output=None)
-    else:
+    if not as_json:
         print_tuning(document, asked, answer)
+    if verification is not None:
+        verify_and_print(document, verification, as_json=as_json)
+    deliver(document, as_json=as_json, output=None)
     deliver(document, as_json=False, output=output)
     if yaml is not None:
         write_yaml(yaml, document["yaml"])
+
+
+def verify_and_print(
+    document: dict[str, Any], verification: "Verification", *, as_json: bool
+) -> None:
+    """Measure what was planned, and add it to the document."""
+    from bench_cli.tune_verify import run_on_engine
+    from bench_cli.tune_verify_document import verification_document
+    from bench_cli.tune_verify_screen import print_verification
+
+    run_on_engine(verification)
+    document["verification"] = found = verification_document(verification)
+    if not as_json:
+        print_verification(found)
