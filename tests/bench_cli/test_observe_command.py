@@ -120,7 +120,13 @@ def test_who_stops_it_gets_what_was_seen(tmp_path: Path) -> None:
 def test_server_that_goes_away() -> None:
     """A server that is gone for long ends it with a finding and exit 5."""
     with busy_server() as server:
-        threading.Timer(1.2, setattr, (server, "has_metrics", False)).start()
+
+        def go_away() -> None:
+            while len(server.seen) < 15:
+                time.sleep(0.05)
+            server.has_metrics = False
+
+        threading.Thread(target=go_away, daemon=True).start()
         done = observe(server.url, "--for", "60s", "--hang-after", "500ms", "--json")
 
     document = json.loads(done.stdout)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from harness.arrivals import ArrivalSource
 from harness.request import Request
@@ -19,6 +19,9 @@ from results.naming import number_of
 
 TICK_S = 0.1
 """Between two looks at whether somebody wants to stop, or the server has stopped."""
+
+GRACE_S = 0.1
+"""For tasks to end by themselves before they are cancelled."""
 
 _NS_PER_S = 1_000_000_000
 
@@ -182,13 +185,22 @@ class OpenLoad:
 
     async def _drop_all(self, reason: str) -> None:
         """Give up what is under way; what came of it is recorded."""
-        tasks = [u.task for u in self._under_way.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended([under_way.task for under_way in self._under_way.values()])
         for under_way in self._under_way.values():
             self._requests.broken_off(under_way.request, under_way.seen, reason)
             self._steps.add_gaps(under_way.seen.gaps)
+
+
+async def ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """End tasks, after a moment for those that are about to end by themselves.
+
+    A task that is cancelled while httpx closes connections for it leaves some open.
+    """
+    if tasks:
+        await asyncio.wait(tasks, timeout=GRACE_S)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _UnderWay:

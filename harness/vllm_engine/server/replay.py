@@ -14,7 +14,7 @@ from harness.vllm_engine.server.cold import CacheState, reset_cache
 from harness.vllm_engine.server.completion import Completion
 from harness.vllm_engine.server.detect import Server, detect, look
 from harness.vllm_engine.server.fault import RequestRefusedError, ServerFaultError
-from harness.vllm_engine.server.load import OpenLoad
+from harness.vllm_engine.server.load import OpenLoad, ended
 from harness.vllm_engine.server.metrics import Difference, Snapshot
 from harness.vllm_engine.server.options import ServerOptions
 from harness.vllm_engine.server.report import Observed, measurement, unmeasured_of
@@ -90,6 +90,7 @@ class _Replay:
         self._cache = CacheState()
         self._before: Snapshot | None = None
         self._after: Snapshot | None = None
+        self._is_over = asyncio.Event()
         self._num_cut = self._num_missed_looks = self._num_unlearned = 0
         self._make_rows(options.block_size)
 
@@ -176,9 +177,8 @@ class _Replay:
         finally:
             self._num_cut = load.num_cut
             self._num_unlearned = bodies.num_unlearned
-            for watcher in watchers:
-                watcher.cancel()
-            await asyncio.gather(*watchers, return_exceptions=True)
+            self._is_over.set()
+            await ended(watchers)
         return Outcome(ending=Ending.COMPLETE if is_complete else Ending.INTERRUPTED)
 
     def _source(self) -> ArrivalSource:
@@ -190,14 +190,24 @@ class _Replay:
         """Look at the metrics every period, and more often while the run is young."""
         period_ns = round(self._options.sample_period_s * _NS_PER_S)
         due_ns = 0
-        while True:
+        while not self._is_over.is_set():
             due_ns += min(period_ns, max(period_ns, due_ns) // 10)
             now_ns = self._clock(time.perf_counter_ns())
-            await asyncio.sleep(max(due_ns - now_ns, 0) / _NS_PER_S)
+            if await self._is_over_within(max(due_ns - now_ns, 0) / _NS_PER_S):
+                return
             snapshot = await self._glance(client)
             now_ns = self._clock(time.perf_counter_ns())
             self._steps.look(now_ns, snapshot)
             due_ns = max(due_ns, now_ns - period_ns)  # what was missed is not made up for
+
+    async def _is_over_within(self, wait_s: float) -> bool:
+        """Wait so long; whether all requests have left meanwhile."""
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._is_over.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _glance(self, client: ServerClient) -> Snapshot | None:
         if self._before is None:
@@ -210,8 +220,7 @@ class _Replay:
 
     async def _tell(self) -> None:
         """Keep the journal and the bar up to date."""
-        while True:
-            await asyncio.sleep(JOURNAL_PERIOD_S)
+        while not await self._is_over_within(JOURNAL_PERIOD_S):
             self._keep()
             if self._on_progress is not None:
                 self._on_progress(self._requests.num_done, len(self._workload))
