@@ -34,6 +34,9 @@ METRICS = {
 IsEnough = Callable[[Objective, Trial, Trial], bool]
 """Whether a trial is so much better than the start's that it is worth a change."""
 
+IDLE_SHARE = 0.002
+"""Of the best's loss, which a change that does nothing may seem to be worth."""
+
 NUM_LEAST = 5
 """Of the least change that counts: as many are no chance, whatever an interval says."""
 
@@ -173,24 +176,40 @@ def advise(search: Search, objective: Objective, is_enough: IsEnough = is_gain) 
     best = found[1]
     if not is_enough(objective, start_trial, best):
         return Advice(dict(search.start), start_trial, _ties(search, best, objective))
-    knobs, trial = _with_fewest_changes(search, found, objective, is_enough)
+    knobs, trial = _with_fewest_changes(
+        search,
+        found,
+        lambda trial: (
+            not is_worse(objective, best, trial)
+            and is_enough(objective, start_trial, trial)
+        ),
+    )
     return Advice(knobs, trial, _ties(search, best, objective))
 
 
+def best_without_idle_changes(search: Search) -> dict[str, Any]:
+    """The best setting, with each change taken back that does nothing at all for it."""
+    found = search.best
+    assert found is not None, "the start was replayed to its end"
+    most = found[1].loss * (1 + IDLE_SHARE)
+    knobs, _ = _with_fewest_changes(
+        search, found, lambda trial: trial.is_complete and trial.loss <= most
+    )
+    return knobs
+
+
 def _with_fewest_changes(
-    search: Search, found_best: Tried, objective: Objective, is_enough: IsEnough
+    search: Search, best: Tried, is_as_good: Callable[[Trial], bool]
 ) -> tuple[dict[str, Any], Trial]:
     """Take changes back: all that can go each by itself, or the one that loses least."""
 
     def as_good(settings: Sequence[Knobs]) -> list[Tried]:
         search.try_out(settings)
         tried = [search.trials[key_of(k)] for k in settings if key_of(k) in search.trials]
-        found = [each for each in tried if not is_worse(objective, best, each[1])]
-        return [each for each in found if is_enough(objective, start_trial, each[1])]
+        return [each for each in tried if is_as_good(each[1])]
 
-    (best_knobs, best), space, start = found_best, search.space, search.start
-    start_trial = search.trials[key_of(start)][1]
-    knobs, trial = dict(best_knobs), best
+    space, start = search.space, search.start
+    knobs, trial = dict(best[0]), best[1]
     while len(changed := [n for n, value in knobs.items() if value != start[n]]) > 1:
         found = as_good([space.changed(knobs, name, start[name]) for name in changed])
         if not found:

@@ -11,10 +11,10 @@ from harness.replay import Findable
 from harness.workload import Workload
 from results.columns import FloatArray
 
-NUM_REQUESTS = 1500
-"""Of a stretch: a difference of a point of goodput is 15 of them."""
+NUM_REQUESTS = 1000
+"""Of a stretch: a difference of a point of goodput is 10 of them."""
 
-LEAST_PARTS = 2
+LEAST_PARTS = 3
 """Traces with fewer requests than so many stretches are replayed whole."""
 
 PLACES_PER_STRETCH = 4

@@ -12,6 +12,7 @@ from harness.tuning.advice import (
     Advice,
     IsEnough,
     advise,
+    best_without_idle_changes,
     gain,
     is_better,
     is_gain,
@@ -284,7 +285,7 @@ def _advised(
     advice = advise(search, near.objective, is_better)
     evidence: dict[str, list[Row]] = {}
     if not search.is_stopped():
-        whole.replay_ahead(_best_of(search))
+        whole.replay_ahead(best_without_idle_changes(search))
         advice, evidence = _settle(
             search, near, advice, question, is_better, whole.replay_ahead
         )
@@ -292,12 +293,6 @@ def _advised(
     if chosen.knobs != advice.knobs and not search.is_stopped():
         evidence = sweep(search, near, chosen.knobs, chosen.trial)
     return replace(chosen, trial=whole.trials[key_of(chosen.knobs)]), evidence
-
-
-def _best_of(search: Search) -> Knobs:
-    best = search.best
-    assert best is not None, "the start was replayed to its end"
-    return best[0]
 
 
 @dataclass(slots=True, kw_only=True)

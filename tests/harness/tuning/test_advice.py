@@ -9,6 +9,7 @@ import pytest
 
 from harness.tuning.advice import (
     advise,
+    best_without_idle_changes,
     is_better,
     is_gain,
     is_worse,
@@ -273,6 +274,21 @@ def test_the_start_is_kept_where_nothing_is_a_gain(
 
     assert knobs == START
     assert ties == [{}, {"block_size": 64, "max_num_seqs": 4}]
+
+
+def test_changes_that_do_nothing_leave_the_best(
+    make_trial: MakeTrial, make_study: MakeStudy
+) -> None:
+    """One that is worth a little stays, though what is advised does without it."""
+
+    def share_of(knobs: Knobs) -> float:
+        return 50 + 10 * (knobs["max_num_seqs"] > 1) + 0.3 * (knobs["block_size"] > 16)
+
+    best = {"block_size": 64, "max_num_seqs": 4, "watermark": 1}
+    search = search_of(make_trial, make_study(), share_of, [best])
+
+    assert best_without_idle_changes(search) == {**best, "watermark": 0}
+    assert advised(search)[0] == {**START, "max_num_seqs": 4}
 
 
 def test_rows_stand_for_the_values_around(

@@ -60,8 +60,8 @@ def test_a_trace_that_is_alike_all_along_has_one(
 
 
 def test_a_short_trace_has_none(make_workload: MakeWorkload, short: int) -> None:
-    assert found_in(make_workload(2 * short - 1)) is None
-    assert found_in(make_workload(2 * short)) is not None
+    assert found_in(make_workload(3 * short - 1)) is None
+    assert found_in(make_workload(3 * short)) is not None
 
 
 @pytest.mark.parametrize("what", ["prompts", "outputs", "gaps", "losses"])
