@@ -86,6 +86,42 @@ $(VLLM_V1_VENV)/.vllm-$(VLLM_VERSION):
 	@$(VLLM_V1_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
+# CUDA: a venv of its own with vLLM, or VLLM_PYTHON=/path/to/python that has one already.
+# DEVICE=cpu makes the checks that need no GPU, with the CPU build.
+DEVICE ?= cuda
+CUDA_CHECK_ARGS ?=
+VLLM_CUDA_VENV := .venv-vllm-cuda
+VLLM_CUDA_STAMP := $(VLLM_CUDA_VENV)/.vllm-$(VLLM_VERSION)
+ifdef VLLM_PYTHON
+CHECK_PYTHON := $(VLLM_PYTHON)
+CHECK_SET_UP := set-up-vllm-python
+else ifeq ($(DEVICE),cpu)
+CHECK_PYTHON := $(VLLM_V1_VENV)/bin/python
+CHECK_SET_UP := $(VLLM_V1_STAMP)
+else
+CHECK_PYTHON := $(VLLM_CUDA_VENV)/bin/python
+CHECK_SET_UP := $(VLLM_CUDA_STAMP)
+endif
+
+.PHONY: cuda-check set-up-vllm-python
+cuda-check: $(CHECK_SET_UP)  ## check all on a GPU, six minutes; VLLM_PYTHON=... or DEVICE=cpu
+	@$(CHECK_PYTHON) benchmarks/cuda_check.py --device $(DEVICE) $(CUDA_CHECK_ARGS)
+
+# Nothing is installed into a Python that has blockbench already.
+set-up-vllm-python:
+	@$(VLLM_PYTHON) -c '$(NEW_ENOUGH)' || { echo "VLLM_PYTHON=$(VLLM_PYTHON) is no Python 3.11 or later" >&2; exit 1; }
+	@$(VLLM_PYTHON) -P -c 'import bench_cli.main, harness, results' 2>/dev/null \
+		|| { echo "installing blockbench into the environment of $(VLLM_PYTHON)"; \
+		$(VLLM_PYTHON) -m pip install --quiet --disable-pip-version-check --editable .; }
+
+$(VLLM_CUDA_STAMP): pyproject.toml
+	@$(if $(PYTHON),,echo "blockbench needs Python 3.11 or later: install it, or make PYTHON=/path/to/python" >&2; exit 1)
+	@test -x $(VLLM_CUDA_VENV)/bin/python || { echo "making $(VLLM_CUDA_VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VLLM_CUDA_VENV); }
+	@echo "fetching vllm $(VLLM_VERSION) with torch for CUDA and what else it needs: several GB, some minutes"
+	@SECONDS=0; $(VLLM_CUDA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[vllm]' vllm==$(VLLM_VERSION); \
+		echo "installed in $$SECONDS s"
+	@touch $@
+
 clean:  ## remove what was made, .venv too
-	rm -rf $(VENV) $(VLLM_V0_VENV) $(VLLM_V1_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_V0_VENV) $(VLLM_V1_VENV) $(VLLM_CUDA_VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
