@@ -49,9 +49,8 @@ def main() -> int:
             limit_s=given.limit or TOTAL_S[given.device],
         )
         write_report(Path(given.output), report, session.shorten)
-    print(
-        f"{report['wall_s']:.0f} s; wrote {given.output}: please send it (docs/cuda.md)"
-    )
+    wall_s = report["wall_s"]
+    print(f"{wall_s:.0f} s; wrote {given.output}: please send it, see docs/cuda.md")
     return int(not report["ok"])
 
 

@@ -34,7 +34,7 @@ def _big_leg(session: Session, turn: Turn) -> Leg:
         trace = session.trace("timed", **shape, prefix_len=200, request_rate=8, **TURNS)
         flags: Words = (*SMALL, "--num-gpu-blocks-override", 256)
         return session.measure(turn, "timed", trace, model, *flags)
-    name = big_model_for(session.machine.gpus[0].memory_bytes)
+    name = big_model_for(session.machine.gpu_memory_bytes)
     model = write_model(session.folder / name, BIG[name])
     shape = {"num_requests": 120, "input_len": 512, "output_len": 96, "range_ratio": 0.8}
     load = {"prefix_len": 512, "num_prefixes": 4, "request_rate": 8, "burstiness": 0.3}

@@ -70,6 +70,11 @@ class Machine:
         gpus, why_none = ask_nvidia_smi()
         return cls(tuple(gpus), why_none, _has_vllm())
 
+    @property
+    def gpu_memory_bytes(self) -> int | None:
+        """Memory of the smallest GPU; None where none says."""
+        return min((g.memory_bytes for g in self.gpus if g.memory_bytes), default=None)
+
     def why_not(self, device: str) -> str:
         """Why nothing can be checked on this device; nothing where it can."""
         if not self.has_vllm:

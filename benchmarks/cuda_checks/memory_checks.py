@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import results
-from cuda_checks.flags import MODEST, SMALL, base_version, exact_trace
+from cuda_checks.flags import MODEST, SMALL, base_version, exact_trace, modest
 from cuda_checks.machine import GIB
 from cuda_checks.model import DUMMY, WIDE, write_model
 from cuda_checks.plan import CheckFailedError, Turn
@@ -69,11 +69,11 @@ def why_no_tier(session: Session) -> str:
 
 def absurd_kv_cache(session: Session, turn: Turn) -> None:
     """A KV cache larger than all memory ends as a finding, with exit code 5."""
-    memory = session.machine.gpus[0].memory_bytes if session.is_cuda else None
+    memory = session.machine.gpu_memory_bytes
     gib = round(KV_TIMES_MEMORY * (memory or 512 * GIB) / GIB)
     trace, model = exact_trace(session), write_model(session.folder / "wide", WIDE)
     words = ("run", trace.name, "--engine", "vllm", "--model", model.name, *SMALL)
-    more = ("--kv-cache-gib", gib, "--engine-args", DUMMY)
+    more = ("--kv-cache-gib", gib, "--engine-args", DUMMY, *modest(session))
     waits = ("--start-timeout", f"{max(turn.left_s - CLOSING_S, 1):.0f}s")
     saved = ("-o", "absurd", "--json", "--force")
     of_cpu = {"VLLM_CPU_KVCACHE_SPACE": str(gib)}  # which does not read the flag

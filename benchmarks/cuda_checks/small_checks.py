@@ -42,9 +42,9 @@ def exact_leg(session: Session, turn: Turn) -> Leg:
 
     def make() -> Leg:
         model = write_model(session.folder / "tiny", TINY)
-        env = {}
-        if (gpu := chosen_gpu(session)) is not None:
-            env["CUDA_VISIBLE_DEVICES"] = gpu
+        gpu = chosen_gpu(session)
+        named = {"CUDA_VISIBLE_DEVICES": gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        env = {name: value for name, value in named.items() if gpu and value}
         flags = (*SYNCHRONOUS, "--beside-sim", *modest(session))
         return session.measure(
             turn, "exact", exact_trace(session), model, *flags, env=env
