@@ -9,10 +9,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bench_cli.tune_verify_plan import part_of
 from bench_cli.tune_verify_side import differing, split_kept, variables
 
 sys.path.append(str(Path(__file__).parents[1] / "harness" / "vllm_engine"))
@@ -220,23 +222,52 @@ def test_part_of_the_trace(verify: Verify, told: Told) -> None:
 
 
 def test_two_minutes_of_a_long_trace(
-    generate: Generate, tmp_path: Path, told: Told
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a number each run takes what arrives in two minutes, and says so."""
-    sizes = ("--num-requests", 200, "--request-rate", 1, "--input-len", 40)
-    trace = generate(*sizes, "--output-len", 5)
-    env = environment(tmp_path / "python", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    at_s = [*range(0, 100, 5), *range(300, 480)]
+    row = {"input_length": 32, "output_length": 4}
+    rows = [{"timestamp": 1000 * s, **row, "hash_ids": [s]} for s in at_s]
+    Path("long.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in rows))
+    env = environment(tmp_path / "python", tmp_path, num_requests=20)
     flags = ("--current", f"{SERVE} --max-num-seqs 16", "--verify", "vllm")
-    command = tune_command(trace, *flags, "--vllm-python", tmp_path / "python", "--json")
-    command[command.index("--request-rate") : command.index("--request-rate") + 2] = []
+    command = tune_command("long.jsonl", *flags, "--vllm-python", tmp_path / "python")
+    place = command.index("--request-rate")
+    command[place : place + 2] = ["--json"]
 
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
 
+    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["verification"]
-    assert 90 < found["requests"]["num_requests"] < 150
+    assert found["requests"]["num_requests"] == 20
     assert (
         "about 2 min of the trace (--verify-requests takes more or fewer)" in done.stderr
     )
+
+
+class Hundred:
+    """A workload, as far as its length matters."""
+
+    duration_s = 900.0
+
+    def __len__(self) -> int:
+        return 100
+
+
+@pytest.mark.parametrize(
+    ("stretch", "expected"), [(None, slice(0, 40)), (slice(80, 95), slice(60, 100))]
+)
+def test_two_minutes_of_a_closed_loop(stretch: slice | None, expected: slice) -> None:
+    """What is served in two simulated minutes, from where the stretch begins."""
+    workload = Hundred()
+    engine = SimpleNamespace(workload=workload, max_concurrency=4)
+    start = SimpleNamespace(run=SimpleNamespace(summary={"simulated_s": 300.0}))
+    answer: Any = SimpleNamespace(stretch=stretch, start=start)
+    asked: Any = SimpleNamespace(engine=engine)
+    flags: Any = SimpleNamespace(num_requests=None)
+
+    assert part_of(asked, answer, flags) == expected
 
 
 def test_other_version_is_said(verify: Verify) -> None:
