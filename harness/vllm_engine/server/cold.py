@@ -1,11 +1,17 @@
 """Whether a server's prefix cache was empty when a run began, and making it so."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from harness.analysis.sharing import shared_tokens
+from harness.run_columns import IntArray
 from harness.vllm_engine.server.client import ServerClient
 from harness.vllm_engine.server.detect import Server
 from harness.vllm_engine.server.fault import ServerFaultError
 from harness.vllm_engine.server.metrics import Snapshot
+from harness.workload import Workload
 from results.record import RequestRecord
 
 UNKNOWN = (
@@ -63,37 +69,49 @@ async def _was_reset(client: ServerClient) -> bool:
 
 def checked(
     state: CacheState,
-    records: list[RequestRecord],
+    records: Sequence[RequestRecord],
+    most: IntArray | None,
     *,
     is_cached_known: bool,
     num_hit_tokens: float | None,
 ) -> CacheState:
     """The same, unless the run found more than it could have put there itself.
 
-    A request can find what earlier prompts of the run began with, and no more.
-
     Args:
         state: What was believed.
         records: Of the run.
-        is_cached_known: Whether they say what each request found.
+        most: Tokens that each request of the workload could find at most, as
+            :func:`most_findable` tells; None where the trace does not say.
+        is_cached_known: Whether records say what each request found.
         num_hit_tokens: What all found together, as the server counts; None if it does
             not.
     """
-    shared = [record.num_shared_tokens for record in records]
-    if any(tokens is None for tokens in shared):
+    if most is None or any(record.n > 1 for record in records):
         return state
-    found = num_hit_tokens
     if is_cached_known:
-        found = max(
-            (r.num_cached_tokens - (r.num_shared_tokens or 0) for r in records), default=0
-        )
-        most = 0
+        has_more = any(r.num_cached_tokens > most[r.request_id] for r in records)
     else:
-        most = sum(tokens or 0 for tokens in shared)
-    if found is not None and found > most and not any(r.n > 1 for r in records):
-        return CacheState(
-            False,
-            "the cache was not cold: requests found more in it than the run had put"
-            f" there; {UNKNOWN.partition(': ')[2]}",
-        )
-    return state
+        has_more = num_hit_tokens is not None and num_hit_tokens > most.sum()
+    if not has_more:
+        return state
+    return CacheState(
+        False,
+        "the cache was not cold: requests found more in it than the run had put there;"
+        f" {UNKNOWN.partition(': ')[2]}",
+    )
+
+
+def most_findable(workload: Workload) -> IntArray | None:
+    """Tokens with which any other request of the workload begins as well, each's most.
+
+    In whatever order a server takes them, a request finds no more. None where the trace
+    does not say which prompts begin alike.
+    """
+    forwards = shared_tokens(workload, with_outputs=True)
+    backwards = shared_tokens(
+        workload.take(np.arange(len(workload))[::-1]), with_outputs=True
+    )
+    if forwards is None or backwards is None:
+        return None
+    most: IntArray = np.maximum(forwards, backwards[::-1])
+    return most

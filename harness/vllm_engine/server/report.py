@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.vllm_engine.server.cold import CacheState, checked
+from harness.vllm_engine.server.cold import CacheState, checked, most_findable
 from harness.vllm_engine.server.detect import Server
 from harness.vllm_engine.server.metrics import HISTOGRAMS, Difference, Snapshot
 from harness.vllm_engine.server.options import ServerOptions
@@ -64,6 +64,7 @@ def measurement(seen: Observed) -> Measurement:
     cache = checked(
         seen.cache,
         seen.requests.records,
+        most_findable(seen.workload),
         is_cached_known=_is_cached_known(seen.requests),
         num_hit_tokens=counters.get("prefix_cache_hit_tokens"),
     )

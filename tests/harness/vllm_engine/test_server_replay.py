@@ -19,6 +19,7 @@ from harness.request import Request
 from harness.traces import open_trace
 from harness.traces.generation import GenerateOptions, generate_trace
 from harness.vllm_engine.measured_run import MeasuredRun
+from harness.vllm_engine.server.cold import most_findable
 from harness.vllm_engine.server.options import ServerOptions
 from harness.vllm_engine.server.replay import measurement_at_start, replay_on_server
 from harness.workload import Workload
@@ -371,6 +372,16 @@ def test_cold_cache_is_verified(how: dict[str, Any], before: bool, is_cold: bool
     assert done.measurement.is_cold is is_cold
     if not is_cold:
         assert "was not cold" in done.measurement.notes[0]
+
+
+def test_order_of_the_server_is_no_warm_cache() -> None:
+    """A request that finds what a later one has put there proves nothing."""
+    alike = [request(i, prompt=((0, 40),)) for i in range(2)]
+    trace = Workload.from_requests([*alike, request(2)])
+    most = most_findable(trace)
+
+    assert most is not None
+    assert most.tolist() == [40, 40, 0]
 
 
 def test_cold_cache_that_nobody_knows(tmp_path: Path) -> None:
