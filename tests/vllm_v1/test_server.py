@@ -25,6 +25,7 @@ from harness.config import resolve_config
 from harness.replay import replay
 from harness.traces import open_trace
 from harness.traces.generation import GenerateOptions, generate_trace
+from harness.vllm_engine.measured_run import MeasuredRun
 from harness.vllm_engine.server.options import ServerOptions
 from harness.vllm_engine.server.replay import replay_on_server
 from results.record import RequestStatus
@@ -249,11 +250,17 @@ def test_watched_while_others_use_it(server: RealServer) -> None:
     """``observe`` counts the requests of others and makes a workload like theirs."""
     workload = open_trace(trace(num_requests=40, request_rate=20, turns=1))
     options = ServerOptions(url=server.url, vocab_size=VOCAB)
-    others = threading.Timer(3.0, replay_on_server, (workload, options))
+    theirs: list[MeasuredRun] = []
+
+    def use_it() -> None:
+        theirs.append(replay_on_server(workload, options))
+
+    others = threading.Timer(3.0, use_it)
     others.start()
     flags = ("--for", "9s", "--every", "0.25s", "-o", "seen.jsonl", "--json")
     code, document = blockbench("observe", "--url", server.url, *flags)
     others.join()
+    assert theirs[0].outcome.ending is Ending.COMPLETE, theirs[0].outcome.message
     seen = open_trace("seen.jsonl")
 
     assert code == 0
