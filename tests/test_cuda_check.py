@@ -183,12 +183,22 @@ def test_the_plan_fits_into_six_minutes(gpus: int) -> None:
     assert (two.name, bool(two.why_not)) == ("tp", gpus == 1)
 
 
-def test_a_cpu_has_the_checks_that_need_no_cuda() -> None:
+def test_a_cpu_has_the_checks_that_need_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others say what they need, and nothing is left out of the report."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     planned = on(0, "cpu")
     here = [check.name for check in planned if not check.why_not]
 
-    assert here == ["machine", "start", "exact", "timed", "replay", "server", "memory"]
+    assert here == [
+        "machine",
+        "start",
+        "exact",
+        "timed",
+        "replay",
+        "server",
+        "memory",
+        "tp",
+    ]
     assert {c.why_not for c in planned if c.name not in here} == {"needs CUDA"}
     total_s = checks.TOTAL_S["cpu"]
     assert sum(c.least_s for c in planned if c.name in here) <= total_s

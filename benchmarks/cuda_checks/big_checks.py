@@ -17,7 +17,29 @@ MOST_POOL_ERROR = 0.1
 """Of the number of blocks, as a share of what was measured."""
 
 NUM_RESIDUALS = 60
-TURNS = {"turns": 2, "think_time": 0.5}
+TURNS: dict[str, float] = {"turns": 2, "think_time": 0.5}
+LOAD: dict[str, float] = {
+    "num_requests": 120,
+    "input_len": 512,
+    "output_len": 96,
+    "range_ratio": 0.8,
+    "prefix_len": 512,
+    "num_prefixes": 4,
+    "request_rate": 12,
+    "burstiness": 0.3,
+}
+"""Some twelve seconds, in bursts, so that batches of many sizes are timed."""
+
+LOAD_OF_CPU: dict[str, float] = {
+    "num_requests": 40,
+    "input_len": 100,
+    "output_len": 48,
+    "prefix_len": 200,
+    "request_rate": 8,
+}
+SHARE_OF_VLLM = 0.92
+"""What vLLM takes of a GPU by itself, in the versions that take most."""
+
 LEAST_FOUND = 0.9
 """Of later turns; some may come when their blocks are gone."""
 
@@ -30,18 +52,15 @@ def timed_leg(session: Session, turn: Turn) -> Leg:
 def _big_leg(session: Session, turn: Turn) -> Leg:
     if not session.is_cuda:
         model = write_model(session.folder / "tiny", TINY)
-        shape = {"num_requests": 40, "input_len": 100, "output_len": 48}
-        trace = session.trace("timed", **shape, prefix_len=200, request_rate=8, **TURNS)
-        flags: Words = (*SMALL, "--num-gpu-blocks-override", 256)
-        return session.measure(turn, "timed", trace, model, *flags)
+        trace = session.trace("timed", **LOAD_OF_CPU, **TURNS)
+        small: Words = (*SMALL, "--num-gpu-blocks-override", 256)
+        return session.measure(turn, "timed", trace, model, *small)
     name = big_model_for(session.machine.gpu_memory_bytes)
     model = write_model(session.folder / name, BIG[name])
-    shape = {"num_requests": 120, "input_len": 512, "output_len": 96, "range_ratio": 0.8}
-    load = {"prefix_len": 512, "num_prefixes": 4, "request_rate": 8, "burstiness": 0.3}
-    trace = session.trace("timed", **shape, **load, **TURNS)
-    flags = ("--max-model-len", 8_192, "--max-num-seqs", 64)
+    trace = session.trace("timed", **LOAD, **TURNS)
+    flags: Words = ("--max-model-len", 8_192, "--max-num-seqs", 64)
     share = free_share()
-    if share is not None and share < 0.93:  # somebody else is there
+    if share is not None and share < SHARE_OF_VLLM + 0.01:  # somebody else is there
         flags += ("--gpu-memory-utilization", round(share - 0.02, 2))
     return session.measure(turn, "timed", trace, model, *flags)
 

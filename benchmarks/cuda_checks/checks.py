@@ -20,7 +20,7 @@ def plan(session: Session) -> list[Check]:
     """All checks for a device; those that cannot be made there say so themselves."""
     on_cpu = "" if session.is_cuda else "needs CUDA"
     no_tier = on_cpu or memory.why_no_tier(session)
-    no_second = on_cpu or small.why_not_two(session)
+    no_second = small.why_not_two(session)
     rows = (
         ("machine", "torch and vLLM see the device", small.machine, 60, 15, ""),
         ("start", "vLLM starts on the device chosen", small.start, 80, 40, ""),

@@ -82,7 +82,7 @@ class Leg:
 
     def totals(self) -> dict[str, int]:
         """Sums of what was decided."""
-        return {name: int(value) for name, value in self.decided.sum().items()}
+        return {name: int(self.requests[name].sum()) for name in DECIDED}
 
 
 @dataclass(slots=True)

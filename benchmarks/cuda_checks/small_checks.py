@@ -1,8 +1,9 @@
 """Checks on a tiny model: a start, decisions, the same on two GPUs."""
 
+import os
+
 from cuda_checks.flags import (
     KNOBS,
-    MODEST,
     SYNCHRONOUS,
     base_version,
     exact_trace,
@@ -13,6 +14,9 @@ from cuda_checks.machine import DESCRIBE, DESCRIBE_VLLM, last_json
 from cuda_checks.model import TINY, write_model
 from cuda_checks.plan import CheckFailedError, Turn
 from cuda_checks.session import Leg, Session
+
+TWO_CPUS = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+"""A CPU for each of two workers: by itself vLLM wants a NUMA node for each."""
 
 OF_SOME_VERSIONS = ("watermark", "enable_prefix_caching", "scheduler_reserve_full_isl")
 
@@ -156,13 +160,16 @@ def two_gpus(session: Session, turn: Turn) -> None:
     """With ``-tp 2`` the same is decided as on one GPU."""
     one = exact_leg(session, turn)
     model, trace = session.folder / "tiny", session.folder / "exact.jsonl"
-    flags = (*SYNCHRONOUS, *MODEST, "-tp", 2)
-    leg = session.measure(turn, "two", trace, model, *flags)
+    flags = (*SYNCHRONOUS, *modest(session), "-tp", 2)
+    env = {} if session.is_cuda else TWO_CPUS
+    leg = session.measure(turn, "two", trace, model, *flags, env=env)
     turn.figures |= {"facts": leg.facts, "nvidia_smi": leg.watched.document()}
     compare(turn, leg, one)
 
 
 def why_not_two(session: Session) -> str:
-    """There may be one GPU alone."""
+    """There may be one alone."""
+    if not session.is_cuda:
+        return "" if (os.cpu_count() or 1) > 1 else "needs two CPUs"
     num_gpus = len(session.machine.gpus)
     return "" if num_gpus > 1 else f"needs two GPUs; there is {num_gpus or 'none'}"

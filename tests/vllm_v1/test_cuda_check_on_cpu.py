@@ -29,7 +29,7 @@ def test_a_start_and_decisions_are_checked_and_reported(tmp_path: Path) -> None:
     """The device, the facts, and that vLLM decides as sim does, in one file to send."""
     file = tmp_path / "cuda_check.json"
     words = [sys.executable, str(BENCHMARKS / "cuda_check.py"), "--device", "cpu"]
-    flags = ["--only", "start,exact,offload,tp", "-o", str(file)]
+    flags = ["--only", "start,exact,offload", "-o", str(file)]
     done = subprocess.run([*words, *flags], capture_output=True, text=True, timeout=180)
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,7 +41,6 @@ def test_a_start_and_decisions_are_checked_and_reported(tmp_path: Path) -> None:
         "start": "passed",
         "exact": "passed",
         "offload": "skipped",
-        "tp": "skipped",
     }
     facts = by_name["start"]["figures"]["facts"]
     assert (facts["device"], facts["num_gpu_blocks"]) == ("cpu", 96)
