@@ -216,12 +216,12 @@ def test_samples_have_the_length_of_the_longest(server: RealServer) -> None:
 
 def test_preemptions_are_counted(server: RealServer) -> None:
     """More than the blocks hold at a time is preempted, as the server counts."""
-    shape = {"num_requests": 30, "turns": 1, "prefix_len": 0, "num_prefixes": 1}
-    trace(**shape, input_len=200, output_len=200, range_ratio=0.0)
+    shape = {"num_requests": 12, "turns": 1, "prefix_len": 0, "num_prefixes": 1}
+    trace(**shape, input_len=200, output_len=700, range_ratio=0.0)
     code, document = run(server.url)
 
     assert code == 0
-    assert document["counts"]["finished"] == 30
+    assert document["counts"]["finished"] == 12
     assert document["counts"]["preemptions"] > 0
     assert document["counts"]["swap_out_blocks"] is None
 
