@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench_cli.arm_plan import Replays, name_of
 from bench_cli.engine_flags import EngineFlags
+from bench_cli.engine_options import Engine
 from bench_cli.exit_code import ExitCode
 from bench_cli.interrupt import stopped_by_signals
 from bench_cli.measured_flags import MeasuredFlags
@@ -15,9 +16,9 @@ from bench_cli.sides import Sides, stored_sides
 from bench_cli.variation import LOAD_KNOBS
 from bench_cli.workload import timed_as
 from harness.errors import EngineError, UsageError
+from results.comparison.comparable import Hindrance
 
 if TYPE_CHECKING:
-    from results.comparison.comparable import Hindrance
     from results.goodput import Slo
 
 
@@ -26,11 +27,13 @@ def measured_sides(
     measured: MeasuredFlags,
     baseline: Sequence[str],
     slo: "Slo | None",
-    allowed: "Sequence[Hindrance]",
+    allowed: Sequence[Hindrance],
 ) -> Sides:
     """Runs that are measured now, the repeats of one arm between those of the others.
 
-    What drifts meanwhile, as a machine that warms up, then falls on all arms alike.
+    What drifts meanwhile, as a machine that warms up, then falls on all arms alike. An
+    arm that is simulated runs once. Where engines are compared, what they ran on may
+    differ: that is noted.
 
     Raises:
         UsageError: A knob that cannot be varied on a real engine.
@@ -39,9 +42,13 @@ def measured_sides(
     """
     orders = _orders(replays, measured, slo, has_baseline=bool(baseline))
     folders: dict[str, list[str]] = {order.arm: [] for order in orders}
+    if len({order.flags.engine for order in orders}) > 1:
+        allowed = [*allowed, Hindrance.HARDWARE, Hindrance.MODEL]
     with stopped_by_signals() as is_stopped:
-        for _ in range(measured.repeats or 1):
+        for number in range(measured.repeats or 1):
             for order in orders:
+                if number and order.flags.engine is Engine.SIM:
+                    continue
                 done = measure(order, is_stopped)
                 if done.code is ExitCode.INTERRUPTED:
                     raise KeyboardInterrupt
@@ -62,7 +69,7 @@ def _orders(
     """What is to be measured, an arm after the other."""
     variations = replays.variations(has_baseline=has_baseline)
     workload = replays.source.open(replays.trace)
-    known = {field.name for field in fields(EngineFlags)} - {"engine", "gpu"}
+    known = {field.name for field in fields(EngineFlags)} - {"gpu"}
     orders = []
     for values in product(*(variation.values for variation in variations)):
         names = [variation.knob for variation in variations]
@@ -77,6 +84,8 @@ def _orders(
             replays.timing, **{n: v for n, v in varied.items() if n in LOAD_KNOBS}
         )
         timing.refuse_contradictions()
+        if "engine" in engine:
+            engine["engine"] = Engine(engine["engine"])
         order = Order(
             workload=timed_as(workload, timing),
             flags=replace(replays.flags, **engine),

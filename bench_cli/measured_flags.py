@@ -1,6 +1,7 @@
 """Flags of runs on a real engine: vLLM started here, or a server that runs."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -107,12 +108,14 @@ class MeasuredFlags:
     start_timeout: StartTimeout = None
     beside_sim: BesideSim = False
 
-    def refuse_others(self, engine: Engine, asked_by: str = "--engine") -> None:
-        """Refuse flags that this engine does not have.
+    def refuse_others(
+        self, engines: Sequence[Engine], asked_by: str = "--engine"
+    ) -> None:
+        """Refuse flags that none of these engines has.
 
         Args:
-            engine: Which is asked for.
-            asked_by: The flag that asks for it.
+            engines: Which are asked for.
+            asked_by: The flag that asks for them.
 
         Raises:
             UsageError: Names one, and the engine that it belongs to.
@@ -122,11 +125,11 @@ class MeasuredFlags:
         for field in fields(self):
             owners = _OWNERS.get(field.name, (Engine.VLLM, Engine.SERVER))
             is_given = getattr(self, field.name) not in (None, False)
-            if is_given and engine not in owners:
+            if is_given and not any(engine in owners for engine in engines):
                 flag = f"--{field.name.replace('_', '-')}"
                 named = " or ".join(f"{asked_by} {owner.value}" for owner in owners)
                 raise UsageError(f"{flag} belongs to {named}; add that, or leave it out")
-        if engine is Engine.SERVER and self.url is None:
+        if Engine.SERVER in engines and self.url is None:
             raise UsageError(
                 f"{asked_by} server needs the server's address; add --url, as in"
                 " --url http://localhost:8000"

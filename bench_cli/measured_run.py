@@ -108,8 +108,12 @@ def run_measured(order: Order) -> ExitCode:
 
 
 def measure(order: Order, is_stopped: IsStopped) -> Measured:
-    """Measure once, save and print."""
+    """Measure once, or simulate, save and print."""
     order.check_output()
+    if order.flags.engine is Engine.SIM:
+        from bench_cli.simulated_run import simulate
+
+        return simulate(order, is_stopped)
     if order.flags.engine is Engine.SERVER:
         return measure_server(order, is_stopped)
     return measure_vllm(order, is_stopped)

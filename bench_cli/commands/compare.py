@@ -55,7 +55,8 @@ def compare(
     conditions = parse_conditions(fail_if or ())
     limits = None if slo is None else parse_slo(slo)
     timing.refuse_contradictions()
-    measured.refuse_others(flags.engine)
+    engines = engines_of(flags, vary or ())
+    measured.refuse_others(engines)
     if output is not None:
         check_document(output, kind="compare")
     trace = trace_of(compared)
@@ -65,13 +66,33 @@ def compare(
         sides = stored(compared, baseline or (), limits, allow or ())
     else:
         replays = Replays(trace, flags, source, timing, tuple(vary or ()))
-        if flags.engine in (Engine.VLLM, Engine.SERVER):
+        if Engine.VLLM in engines or Engine.SERVER in engines:
             sides = measured_now(replays, measured, baseline or (), limits, allow or ())
         else:
             sides = replayed(replays, baseline or (), limits, allow or (), jobs)
     judgements = report_on(sides, conditions, started, report, output)
     if code := exit_code(sides, judgements):
         raise typer.Exit(code)
+
+
+def engines_of(flags: EngineFlags, vary: Sequence[str]) -> list[Engine]:
+    """Which engines run the arms.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    from bench_cli.variation import ENGINE_KNOBS, LOAD_KNOBS, parse_variation
+    from harness.errors import UsageError
+
+    varied = [parse_variation(text, ENGINE_KNOBS | LOAD_KNOBS) for text in vary]
+    names = [name for each in varied if each.knob == "engine" for name in each.values]
+    known = [engine.value for engine in Engine]
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"--vary engine: there is no {name}; there are {', '.join(known)}"
+            )
+    return [Engine(name) for name in names] or [flags.engine]
 
 
 def stored(

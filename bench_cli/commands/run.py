@@ -1,8 +1,5 @@
 """``blockbench run``: replay a trace and say how the KV cache fared."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import typer
 
 from bench_cli import options
@@ -14,14 +11,9 @@ from bench_cli.measured_flags import MeasuredFlags
 from bench_cli.run_end import exit_code_of_run, save_and_print
 from bench_cli.run_report import ReportFlags
 from bench_cli.run_start import run_info, run_name
+from bench_cli.simulated_run import replay_into
 from bench_cli.tables import TableStyle
 from bench_cli.workload import SourceFlags, WorkloadFlags, open_workload
-
-if TYPE_CHECKING:
-    from harness.config import EngineConfig
-    from harness.replay import RunResult
-    from harness.workload import Workload
-    from results.store import RunStore
 
 
 @takes_flags
@@ -49,7 +41,7 @@ def run(
     timing.refuse_contradictions()
     if force and output is None:
         raise UsageError("--force replaces the folder that -o names; add -o FOLDER")
-    measured.refuse_others(flags.engine)
+    measured.refuse_others([flags.engine])
     if flags.engine in (Engine.VLLM, Engine.SERVER):
         if check:
             raise UsageError("--check checks our own books; leave it out here")
@@ -81,28 +73,3 @@ def run(
     code = exit_code_of_run(result)
     if code:
         raise typer.Exit(code)
-
-
-def replay_into(
-    store: "RunStore",
-    workload: "Workload",
-    config: "EngineConfig",
-    timing: WorkloadFlags,
-    is_stopped: Callable[[], bool],
-    *,
-    check: bool,
-) -> "RunResult":
-    """Replay with a bar for who watches, and a journal for who pulls the plug."""
-    from bench_cli.progress import progress_bar
-    from harness.replay import replay
-
-    with progress_bar(f"replaying {workload.name}") as on_progress:
-        return replay(
-            workload,
-            config,
-            max_concurrency=timing.max_concurrency,
-            check=check,
-            on_progress=on_progress,
-            journal=store.journal,
-            is_stopped=is_stopped,
-        )

@@ -182,7 +182,7 @@ def wanted_verification(
     from harness.errors import UsageError
 
     engine = Engine.SIM if choice is None else Engine(choice.value)
-    measured.refuse_others(engine, "--verify")
+    measured.refuse_others([engine], "--verify")
     if choice is None:
         if num_requests is not None:
             raise UsageError(

@@ -158,6 +158,24 @@ def test_arms_take_turns(call: Call, trace: Path, fail: Callable[[str], None]) -
     assert saved[:4] == ["0", "0.1", "0", "0.1"], err + out
 
 
+def test_the_simulation_and_the_engine_are_arms_like_others(
+    call: Call, trace: Path, fail: Callable[[str], None]
+) -> None:
+    """The simulation runs once; that it is of other hardware is noted, not refused."""
+    fail("well")
+
+    vary = ("--vary", "engine=sim,vllm", "--repeats", 2)
+    code, out, err = call("compare", trace, *vary, "--json")
+
+    assert code == 0, err
+    document = json.loads(out)
+    sources = [arm["summary"]["source"] for arm in document["arms"]]
+    assert sources == ["simulated", "measured"]
+    assert err.count("engine-sim") == 1
+    assert err.count("engine-vllm") == 2
+    assert any("gpu is H100-80GB in" in note for note in document["notes"])
+
+
 def test_only_what_was_given_is_passed_on() -> None:
     """VLLM keeps its own defaults; names are those of its arguments."""
     flags = EngineFlags(
