@@ -228,8 +228,8 @@ async def _events(response: httpx.Response) -> AsyncIterator[tuple[bytes, int]]:
         lines = (rest + piece).split(b"\n")
         rest = lines.pop()
         for line in lines:
-            if line.startswith(b"data:"):
-                yield line[5:].strip(), now_ns
+            if line.startswith(b"data:") and (data := line[5:].strip()):
+                yield data, now_ns
 
 
 def _is_unheard(fault: ServerFaultError) -> bool:

@@ -12,6 +12,9 @@ from harness.vllm_engine.server.fault import (
     shortened,
 )
 
+MOST = 2**60
+"""Tokens or nanoseconds of an answer: decades, so that a row can hold them."""
+
 
 @dataclass(slots=True)
 class Completion:
@@ -60,13 +63,25 @@ class Completion:
             raise ServerFaultError(
                 Fault.ERROR, f"the stream holds no JSON: {shortened(repr(data[:80]))}"
             ) from error
-        if not isinstance(document, dict) or "error" in document:
+        if not isinstance(document, dict) or document.get("error") is not None:
             said = shortened(message_in(document)) or "an error without a word"
             raise ServerFaultError(Fault.ERROR, f"in the middle of an answer: {said}")
+        try:
+            self._take_document(document, now_ns)
+        except (AttributeError, TypeError) as error:
+            raise ServerFaultError(
+                Fault.ERROR,
+                "the stream holds other JSON than vLLM's completions:"
+                f" {shortened(repr(data[:80]))}",
+            ) from error
+
+    def _take_document(self, document: dict[str, Any], now_ns: int) -> None:
         for choice in document.get("choices") or ():
-            sample = int(choice.get("index") or 0)
+            sample = _count(choice.get("index")) or 0
+            token_ids = choice.get("token_ids") or ()
             self._take_token(sample, now_ns)
-            self.token_ids.setdefault(sample, []).extend(choice.get("token_ids") or ())
+            if all(type(token) is int for token in token_ids):
+                self.token_ids.setdefault(sample, []).extend(token_ids)
         self._take_usage(document.get("usage"), document.get("metrics"))
 
     def _take_token(self, sample: int, now_ns: int) -> None:
@@ -81,10 +96,19 @@ class Completion:
 
     def _take_usage(self, usage: Any, metrics: Any) -> None:
         if isinstance(usage, dict):
-            self.num_prompt_tokens = usage.get("prompt_tokens")
-            self.num_output_tokens = usage.get("completion_tokens")
-            self.num_cached_tokens = (usage.get("prompt_tokens_details") or {}).get(
-                "cached_tokens"
-            )
-        if isinstance(metrics, dict) and metrics.get("queue_time_ms") is not None:
-            self.queue_ns = round(metrics["queue_time_ms"] * 1e6)
+            details = usage.get("prompt_tokens_details")
+            self.num_prompt_tokens = _count(usage.get("prompt_tokens"))
+            self.num_output_tokens = _count(usage.get("completion_tokens"))
+            if isinstance(details, dict):
+                self.num_cached_tokens = _count(details.get("cached_tokens"))
+        if isinstance(metrics, dict):
+            self.queue_ns = _count(metrics.get("queue_time_ms"), 1e6)
+
+
+def _count(number: object, factor: float = 1) -> int | None:
+    """A number of tokens or nanoseconds; None where that is none that could be."""
+    if type(number) not in (int, float):
+        return None
+    assert isinstance(number, int | float)
+    count = number * factor
+    return round(count) if 0 <= count <= MOST else None

@@ -82,7 +82,7 @@ class Server:
             "num_engines": self.num_engines,
             "kv_cache_dtype": self.config.get("cache_dtype"),
             "kv_cache_tokens": None if blocks is None or size is None else blocks * size,
-            **{name: self.config.get(name) for name in KNOBS},
+            **{name: _no_text(self.config.get(name)) for name in KNOBS},
         }
         return {name: value for name, value in known.items() if value is not None}
 
@@ -216,6 +216,11 @@ def _version(answer: Answer) -> str | None:
     document = answer.json() if answer.status == 200 else None
     version = document.get("version") if isinstance(document, dict) else None
     return version if isinstance(version, str) else None
+
+
+def _no_text(value: object) -> object:
+    """A number or a truth, as all our knobs there are."""
+    return None if isinstance(value, str) else value
 
 
 def _whole(value: object) -> int | None:

@@ -5,6 +5,7 @@ Sources: vLLM 0.32.0, ``v1/metrics/loggers.py``; vLLM 0.10, ``engine/metrics.py`
 tokens) and 25787.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -132,6 +133,9 @@ class Snapshot:
         """A number of requests summed over the engines of a server, a share as a mean."""
         values = self.values(GAUGES[name])
         if values is None:
+            return None
+        values = [value for value in values if math.isfinite(value)]
+        if not values:
             return None
         total = sum(max(value, 0.0) for value in values)  # some tell less than nothing
         return total / (1 if name.startswith("num_") else len(values))

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
 from harness.analysis.sharing import findable_tokens
@@ -13,8 +13,12 @@ from harness.vllm_engine.server.client import ServerClient
 from harness.vllm_engine.server.cold import CacheState, reset_cache
 from harness.vllm_engine.server.completion import Completion
 from harness.vllm_engine.server.detect import Server, detect, look
-from harness.vllm_engine.server.fault import RequestRefusedError, ServerFaultError
-from harness.vllm_engine.server.load import OpenLoad, ended
+from harness.vllm_engine.server.fault import (
+    Fault,
+    RequestRefusedError,
+    ServerFaultError,
+)
+from harness.vllm_engine.server.load import TICK_S, OpenLoad, ended
 from harness.vllm_engine.server.metrics import Difference, Snapshot
 from harness.vllm_engine.server.options import ServerOptions
 from harness.vllm_engine.server.report import Observed, measurement, unmeasured_of
@@ -134,6 +138,8 @@ class _Replay:
         try:
             first = await look(client)
             await self._warm_up(client, bodies)
+            if self._is_stopped():
+                return Outcome(ending=Ending.INTERRUPTED)
             self._cache = await reset_cache(client, server, first)
             return await self._measure(client, server, bodies)
         finally:
@@ -147,8 +153,30 @@ class _Replay:
                 return
             body = bodies.warm_up(number, int(lengths[number % len(lengths)]))
             with suppress(RequestRefusedError):  # the run will say it of its own
-                async with asyncio.timeout(self._options.hang_after_s):
-                    await client.complete(body, Completion())
+                await self._answered(client.complete(body, Completion()))
+
+    async def _answered(self, answer: Coroutine[None, None, None]) -> None:
+        """Wait for an answer, as long as nobody stops that and it is not too long.
+
+        Raises:
+            ServerFaultError: It is too long.
+        """
+        task = asyncio.create_task(answer)
+        hang_after_s = self._options.hang_after_s
+        give_up_s = time.monotonic() + hang_after_s
+        try:
+            while not task.done() and not self._is_stopped():
+                if time.monotonic() > give_up_s:
+                    raise ServerFaultError(
+                        Fault.UNRESPONSIVE,
+                        "a request of the warm-up was not answered within"
+                        f" {hang_after_s:g} s (--hang-after)",
+                    )
+                await asyncio.wait([task], timeout=TICK_S)
+            if task.done():
+                await task
+        finally:
+            await ended([task])
 
     async def _measure(
         self, client: ServerClient, server: Server, bodies: Bodies

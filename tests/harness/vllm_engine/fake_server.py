@@ -16,6 +16,7 @@ FAULTS = (
     "hang",
     "cut_stream",
     "no_json",
+    "other_json",
     "429",
     "no_answer",
 )
@@ -40,6 +41,8 @@ class FakeServer:
         token_s: Time between two tokens.
         fault: One of ``FAULTS``, on completion number ``fault_at`` (from 0) and later.
         is_other: Something else than a vLLM answers.
+        extra_of_last: Goes into the last event of each answer.
+        block_size_text: What its metrics say of its blocks, if not their size.
     """
 
     models: tuple[str, ...] = ("tiny",)
@@ -57,6 +60,8 @@ class FakeServer:
     fault: str = ""
     fault_at: int = 0
     is_other: bool = False
+    extra_of_last: dict[str, Any] = field(default_factory=dict)
+    block_size_text: str = ""
     tokens_a_chunk: int = 1
     preemptions_a_request: int = 0
     seen: list[tuple[str, str]] = field(default_factory=list)
@@ -101,12 +106,13 @@ class FakeServer:
     def metrics_text(self) -> str:
         """What /metrics says."""
         labels = f'engine="0",model_name="{self.models[0]}"'
+        block_size = self.block_size_text or self.block_size
         gauge = "gpu_cache_usage_perc" if self.is_v0 else "kv_cache_usage_perc"
         rows = [
             f"vllm:num_requests_running{{{labels}}} {self.num_running}",
             f"vllm:num_requests_waiting{{{labels}}} {self.num_waiting}",
             f"vllm:{gauge}{{{labels}}} {self.usage}",
-            f'vllm:cache_config_info{{block_size="{self.block_size}",cache_dtype="auto",'
+            f'vllm:cache_config_info{{block_size="{block_size}",cache_dtype="auto",'
             f'enable_prefix_caching="True",gpu_memory_utilization="0.9",'
             f'num_cpu_blocks="None",num_gpu_blocks="{self.num_gpu_blocks}",'
             f'sliding_window="None"}} 1.0',
@@ -320,7 +326,7 @@ class _Handler(BaseHTTPRequestHandler):
         fake.note("request_prompt_tokens", len(prompt))
         fake.note("request_generation_tokens", body["max_tokens"])
         fake.note("time_to_first_token_seconds", 0.005)
-        self._event({"choices": [], "usage": usage})
+        self._event({"choices": [], "usage": usage} | fake.extra_of_last)
         self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")
 
@@ -330,6 +336,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._event({"error": {"message": "EngineCore died", "code": 500}})
         elif fault == "no_json":
             self._chunk(b"data: {not json\n\n")
+        elif fault == "other_json":
+            self._event({"choices": [1]})
         elif fault == "hang":
             self.fake.released.wait()
         elif fault == "cut_stream":

@@ -206,6 +206,7 @@ def test_refusal_of_a_request_is_no_end() -> None:
         ("error_event", "server_error", "EngineCore died"),
         ("429", "server_error", "--max-concurrency"),
         ("no_json", "server_error", "no JSON"),
+        ("other_json", "server_error", "other JSON than vLLM's completions"),
         ("drop", "server_lost", "broke off after 2 chunks"),
         ("cut_stream", "server_lost", "without its last event"),
         ("no_answer", "server_lost", "closed the connection"),
@@ -352,6 +353,34 @@ def test_warm_up_is_apart() -> None:
     assert done.measurement.counters["prompt_tokens"] == 80
 
 
+def test_warm_up_without_an_answer() -> None:
+    """A server that stops there is unresponsive, as it would be in the run."""
+    with running(fault="hang") as server:
+        done = run(server, [request(0)], hang_after_s=0.5, warmup_requests=1)
+
+    assert (done.outcome.ending, done.outcome.kind) == (
+        Ending.DIED,
+        "server_unresponsive",
+    )
+    assert "warm-up was not answered within 0.5 s" in done.outcome.message
+    assert done.requests[0].status is RequestStatus.FAILED
+
+
+def test_who_stops_a_warm_up_does_not_wait_for_it() -> None:
+    """The server may never answer."""
+    stop = threading.Event()
+    with running(fault="hang") as server:
+        threading.Timer(0.5, stop.set).start()
+        done = replay_on_server(
+            Workload.from_requests([request(0)]),
+            ServerOptions(url=server.url, warmup_requests=1),
+            is_stopped=stop.is_set,
+        )
+
+    assert done.outcome.ending is Ending.INTERRUPTED
+    assert done.wall_s < 5
+
+
 @pytest.mark.parametrize(
     ("how", "before", "is_cold"),
     [
@@ -477,6 +506,29 @@ def test_who_stops_it_keeps_the_rows() -> None:
     assert 3 < statuses.count(RequestStatus.FINISHED) < 30
     assert done.wall_s < 3
     assert done.requests[99].reason == "interrupted before it arrived"
+
+
+@pytest.mark.parametrize("odd", ["x", -3, 1e300, [1], {"cached_tokens": "x"}, 5])
+def test_odd_figures_of_an_answer_are_unknown(odd: Any) -> None:
+    """What a server adds to an answer cannot end a run; tokens are then its chunks."""
+    usage = {"completion_tokens": "x", "prompt_tokens_details": odd}
+    extra = {"usage": usage, "metrics": {"queue_time_ms": odd}, "error": None}
+    with running(extra_of_last=extra) as server:
+        done = run(server, [request(0), request(1)])
+
+    assert done.outcome.ending is Ending.COMPLETE
+    assert [row.num_output_tokens for row in done.requests] == [4, 4]
+    assert "requests.num_cached_tokens" in done.measurement.unmeasured
+
+
+def test_configuration_that_is_no_number_is_unknown() -> None:
+    """A run whose server says something else of its blocks is a run."""
+    with running(block_size_text="auto", usage=float("nan")) as server:
+        done = run(server, [request(0), request(1)])
+
+    assert done.outcome.ending is Ending.COMPLETE
+    assert "block_size" not in done.measurement.facts
+    assert {step.num_used_blocks_end for step in done.steps} == {0}
 
 
 def test_samples_of_metrics_make_rows() -> None:
