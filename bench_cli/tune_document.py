@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from harness.config import EngineConfig
     from harness.tuning.check import Check
     from harness.tuning.evidence import Row
+    from harness.tuning.question import Answer
     from harness.tuning.trial import Trial
-    from harness.tuning.tuner import Answer
     from results.comparison.verdict import MetricResult
 
 Document = dict[str, Any]
@@ -324,7 +324,8 @@ def unknowns(asked: "Asked", answer: "Answer") -> list[str]:
     if part is not None:
         found.append(
             f"settings were compared on {part.stop - part.start:,} requests from number"
-            f" {part.start:,} on, which are like the whole trace; the gain is of it all"
+            f" {part.start:,} on, which are like the whole trace; the gain is of"
+            + (" it all" if answer.is_whole else " these alone, as it was stopped")
         )
     error = config.step_time_error
     if error is None:

@@ -24,10 +24,10 @@ from harness.tuning.choice import ObjectiveName, Routing
 from harness.tuning.engine import TrialEngine
 from harness.tuning.load import LoadKind, kind_of_load
 from harness.tuning.objective import Objective
+from harness.tuning.question import Question
 from harness.tuning.routing import split
 from harness.tuning.search import Budget
 from harness.tuning.space import Space
-from harness.tuning.tuner import Question
 from harness.workload import Workload
 from profiles.errors import ProfileError
 from profiles.serve_option import GIB, runs_v1_unless_told

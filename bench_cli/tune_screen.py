@@ -14,7 +14,7 @@ from bench_cli.tune_words import figure, known_of, shown
 if TYPE_CHECKING:
     from bench_cli.console import Screen
     from bench_cli.tune_question import Asked
-    from harness.tuning.tuner import Answer
+    from harness.tuning.question import Answer
 
 Document = dict[str, Any]
 

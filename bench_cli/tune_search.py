@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     import optuna
 
     from bench_cli.tune_question import Asked
+    from harness.tuning.question import Answer
     from harness.tuning.search import Search
-    from harness.tuning.tuner import Answer
 
 
 def search(asked: "Asked", seed: int, storage: str | None) -> "Answer":

@@ -21,8 +21,8 @@ from harness.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
     from bench_cli.tune_question import Asked
+    from harness.tuning.question import Answer
     from harness.tuning.trial import Trial
-    from harness.tuning.tuner import Answer
     from harness.workload import Workload
     from results.comparison.arm import ArmRun
     from results.goodput import Slo

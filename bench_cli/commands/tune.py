@@ -21,7 +21,7 @@ from harness.tuning.choice import ObjectiveName, Routing
 if TYPE_CHECKING:
     from bench_cli.tune_question import Asked
     from bench_cli.tune_verify_plan import Verification, VerifyFlags
-    from harness.tuning.tuner import Answer
+    from harness.tuning.question import Answer
     from results.goodput import Slo
 
 PRELOAD = ("bench_cli.main", "harness.tuning.trial", "numpy.ma")

@@ -170,7 +170,7 @@ def advise(search: Search, objective: Objective, is_enough: IsEnough = is_gain) 
     before, so that small losses do not add up, and is still enough better than the
     start. Where nothing is, the start is kept.
     """
-    start_trial = search.trials[key_of(search.start)][1]
+    start_trial = search.trial_of(search.start)
     found = search.best
     assert found is not None, "the start was replayed to its end"
     best = found[1]

@@ -10,8 +10,8 @@ from harness.tuning.engine import TrialEngine
 from harness.tuning.evidence import Row
 from harness.tuning.headroom import keeps, keeps_today
 from harness.tuning.offload_worth import FS_PER_S, STEP_GIB, Prices, stages, traffic
+from harness.tuning.question import Answer
 from harness.tuning.swap_need import swap_need
-from harness.tuning.tuner import Answer
 from harness.workload import Workload
 from profiles.step_time import BatchShape
 from results.comparison.arm import ArmRun

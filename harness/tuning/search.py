@@ -68,6 +68,10 @@ class Search:
         done = [each for each in self.trials.values() if each[1].is_complete]
         return min(done, key=lambda each: each[1].loss) if done else None
 
+    def trial_of(self, knobs: Knobs) -> Trial:
+        """What a setting came to that was tried."""
+        return self.trials[key_of(knobs)][1]
+
     @property
     def is_over(self) -> bool:
         """Whether the budget is used up, or somebody has had enough."""

@@ -23,9 +23,9 @@ from harness.tuning.evidence import FIGURES, Row
 from harness.tuning.fact import block_costs, facts_of, least_keeping_slo
 from harness.tuning.objective import Objective
 from harness.tuning.offload_worth import FS_PER_S, Prices, order_of_ends, stages, traffic
+from harness.tuning.question import Answer
 from harness.tuning.space import Space
 from harness.tuning.swap_need import swap_need, worst_blocks
-from harness.tuning.tuner import Answer
 from harness.workload import Workload
 from profiles.step_time import BatchShape
 from results.comparison.arm import ArmRun

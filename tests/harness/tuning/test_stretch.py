@@ -12,17 +12,18 @@ from harness.analysis.miss_ratio import hit_curve
 from harness.parallel import ReplayPool
 from harness.replay import findable_of
 from harness.tuning import stretch as module
-from harness.tuning import tuner
 from harness.tuning.advice import Advice
 from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
 from harness.tuning.objective import Objective, RunningLoss
+from harness.tuning.question import Question
 from harness.tuning.search import Budget, Search
 from harness.tuning.space import Knobs, Space, key_of
 from harness.tuning.stretch import is_like, stretch_like_whole
 from harness.tuning.suggestion import Suggester
 from harness.tuning.trial import Rival, Trial
-from harness.tuning.tuner import Question, tune
+from harness.tuning.tuner import tune
+from harness.tuning.whole import Whole
 from harness.workload import Workload
 from results.goodput import Slo
 
@@ -248,6 +249,34 @@ def test_a_long_trace_is_searched_by_a_stretch_and_answered_on_the_whole(
     assert engine.tally.num_replays == len(counts)
 
 
+def test_a_search_of_a_stretch_that_is_stopped_gives_the_best_so_far(
+    make_engine: MakeEngine,
+    make_workload: MakeWorkload,
+    make_study: MakeStudy,
+    short: int,
+) -> None:
+    """Beside the present settings on the same requests, and nothing of the whole."""
+    workload = make_workload(240, gap_s=0.02)
+    engine = make_engine(workload, GOODPUT)
+    seen: list[int] = []
+    engine.is_stopped = lambda: bool(seen)
+
+    def on_trial(search: Search) -> None:
+        seen.append(len(search.trials))
+
+    answer = tune(question_of(workload), engine, make_study(), on_trial)
+
+    assert answer.was_stopped
+    assert not answer.is_whole
+    assert answer.default is None
+    for trial in (answer.start, answer.advice.trial):
+        assert trial.run is not None
+        assert trial.run.samples.num_requests == short
+    assert answer.advice.knobs["max_num_seqs"] > 2
+    assert answer.over_start.difference is not None
+    assert answer.over_start.difference > 0
+
+
 def test_a_stretch_that_comes_to_something_else_is_not_used(
     make_engine: MakeEngine,
     make_workload: MakeWorkload,
@@ -317,7 +346,7 @@ def test_what_is_advised_has_to_be_a_gain_on_the_whole(
     )
     search.try_out([START, {"max_num_seqs": 4}, {"max_num_seqs": 64}])
     engine: Any = Known(trial_of, shares)
-    whole = tuner._Whole(engine=engine, search=search, start=trial_of(shares[2]))
+    whole = Whole(engine=engine, search=search, start=trial_of(shares[2]))
     advice = Advice({"max_num_seqs": 4}, search.trials[key_of({"max_num_seqs": 4})][1])
 
     whole.replay_ahead({"max_num_seqs": 64})

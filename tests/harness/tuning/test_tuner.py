@@ -14,9 +14,10 @@ from harness.parallel import ReplayPool
 from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
 from harness.tuning.objective import Objective
+from harness.tuning.question import Answer, Question
 from harness.tuning.search import Budget, Search
 from harness.tuning.space import Space, with_value
-from harness.tuning.tuner import Answer, Question, tune
+from harness.tuning.tuner import tune
 from harness.workload import Workload
 from results.goodput import Slo
 
