@@ -12,7 +12,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11 py
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto
 
 .PHONY: help setup demo test lint pytest clean
 
@@ -38,7 +38,7 @@ lint: setup  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 
-pytest: setup  ## tests alone; PYTEST_ARGS='-m "not wheel"' for the quick ones
+pytest: setup  ## tests alone; PYTEST_ARGS='-n auto -m "not wheel"' for the quick ones
 	@$(BIN)/pytest $(PYTEST_ARGS)
 
 test: lint  ## style, types, every test (those marked data need BLOCKBENCH_DATA)
@@ -63,7 +63,7 @@ test-vllm-v0: $(VLLM_V0_STAMP)
 	@BLOCKBENCH_REQUIRE_VLLM=1 $(VLLM_V0_VENV)/bin/pytest -q -m vllm tests/vllm_v0
 
 test-vllm-v1: $(VLLM_V1_STAMP)
-	@BLOCKBENCH_REQUIRE_VLLM=1 $(VLLM_V1_VENV)/bin/pytest -q -m vllm tests/vllm_v1
+	@BLOCKBENCH_REQUIRE_VLLM=1 $(VLLM_V1_VENV)/bin/pytest -q -n 2 --dist loadfile -m vllm tests/vllm_v1
 
 $(VLLM_V0_STAMP): pyproject.toml tests/vllm_v0/fetch.py
 	@test -x $(VLLM_V0_VENV)/bin/python || { echo "making $(VLLM_V0_VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VLLM_V0_VENV); }
@@ -72,7 +72,7 @@ $(VLLM_V0_STAMP): pyproject.toml tests/vllm_v0/fetch.py
 	@touch $@
 
 $(VLLM_V1_STAMP): pyproject.toml $(VLLM_V1_VENV)/.vllm-$(VLLM_VERSION)
-	@$(VLLM_V1_PIP) install --quiet --editable . hypothesis pytest
+	@$(VLLM_V1_PIP) install --quiet --editable . hypothesis pytest pytest-xdist
 	@touch $@
 
 # This torch stands on an index of its own, unless yours has it. torchvision and its like
