@@ -95,7 +95,7 @@ def run_duration_s(requests: Columns, steps: Columns) -> float:
         return 0.0
     start = requests["arrival_ns"].min()
     ends = requests["finished_ns"][is_finished(requests)]
-    last = ends if len(ends) else steps["end_ns"][-1:]
+    last = ends if len(ends) or not len(steps) else steps["end_ns"][-1:]
     return float((last.max() if len(last) else start) - start) / NS_PER_S
 
 

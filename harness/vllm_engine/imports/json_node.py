@@ -143,7 +143,7 @@ def read_nodes(path: Path) -> list[JsonNode]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise TraceError(
             path, "is no text in UTF-8", "name the JSON that the client wrote"

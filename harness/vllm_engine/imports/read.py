@@ -18,9 +18,14 @@ from harness.vllm_engine.imports.guidellm import (
     is_report,
     read_guidellm,
 )
-from harness.vllm_engine.imports.imported import ImportedResult
-from harness.vllm_engine.imports.json_node import JsonNode, read_nodes
+from harness.vllm_engine.imports.imported import ImportedRequest, ImportedResult
+from harness.vllm_engine.imports.json_node import DAMAGED, JsonNode, read_nodes
 from harness.vllm_engine.imports.vllm_bench import is_bench, read_bench
+
+MOST_S = 4e9
+"""Later than any time since 1970."""
+
+MOST_TOKENS = 2**40
 
 
 class ImportFormat(StrEnum):
@@ -52,6 +57,27 @@ def read_result(
         TraceError: The file is damaged, of no known client, or has no requests.
         UsageError: It holds several benchmarks, or not this one.
     """
+    result = _read(path, format, part)
+    if any(_is_beyond(request) for request in result.requests):
+        raise TraceError(path, "holds times or numbers of tokens that cannot be", DAMAGED)
+    return result
+
+
+def _is_beyond(request: ImportedRequest) -> bool:
+    """Whether a figure is larger than a row can hold."""
+    times = (request.start_s, request.ttft_s, request.e2e_s, *(request.gaps_s or ()))
+    counts = (
+        request.prompt_tokens,
+        request.output_tokens,
+        request.requested_tokens,
+        request.cached_tokens,
+    )
+    return max((t or 0.0 for t in times), default=0.0) > MOST_S or any(
+        (count or 0) > MOST_TOKENS for count in counts
+    )
+
+
+def _read(path: Path, format: ImportFormat | None, part: int | None) -> ImportedResult:
     nodes = read_nodes(path)
     found = _format_of(nodes[0])
     if found is None or format not in (None, found):

@@ -75,6 +75,8 @@ def _check_detailed(node: JsonNode) -> None:
 
 def _num_requests(node: JsonNode) -> int:
     names = [n for n in (*DETAILED, "start_times", "latencies") if node.at(n).value]
+    if not names:
+        raise TraceError(node.path, "holds no request", "name another file")
     lengths = {name: node.at(name).length() for name in names}
     shortest, longest = (f(lengths, key=lengths.__getitem__) for f in (min, max))
     if lengths[shortest] != lengths[longest]:

@@ -380,6 +380,8 @@ def test_a_report_without_requests_makes_no_run(changed: Changed) -> None:
         ("input_lens", [1.5] * 25, "input_lens[0] is 1.5, which is not a whole number"),
         ("errors", [7] * 25, "errors[0] is 7, which is not a text"),
         ("p99_ttft_ms", [], "p99_ttft_ms is []"),
+        ("ttfts", [1e300] * 25, "holds times or numbers of tokens that cannot be"),
+        ("input_lens", [10**30] * 25, "holds times or numbers of tokens that cannot be"),
     ],
 )
 def test_a_damaged_result_names_the_place(
@@ -389,6 +391,35 @@ def test_a_damaged_result_names_the_place(
     path = changed(BENCH, lambda document: document.update({key: value}))
 
     assert said in refusal(path)
+
+
+def test_a_result_of_no_request_makes_no_run(changed: Changed) -> None:
+    """Its lists are there, and empty."""
+
+    def empty(document: Document) -> None:
+        document.update({k: [] for k, v in document.items() if isinstance(v, list)})
+
+    assert "holds no request" in refusal(changed(BENCH, empty))
+
+
+def test_a_benchmark_of_which_all_failed_is_a_run(changed: Changed) -> None:
+    """As of a server that was not there: no latencies, and each request says why."""
+
+    def fail(document: Document) -> None:
+        document.update(errors=["refused"] * 25, itls=[[]] * 25, ttfts=[0.0] * 25)
+        document.update(output_lens=[0] * 25)
+
+    summary = summary_of(read_result(changed(BENCH, fail)))
+
+    assert summary["counts"]["aborted"] == 25
+
+
+def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+    """Some editors write one."""
+    path = tmp_path / "result.json"
+    path.write_bytes(b"\xef\xbb\xbf" + BENCH.read_bytes())
+
+    assert len(read_result(path).requests) == 25
 
 
 @pytest.mark.parametrize(
