@@ -90,7 +90,7 @@ def tune(
         num_trials=len(search.trials),
     )
     if not answer.was_stopped:
-        _look_beyond(answer, near, search.trial_of(advice.knobs))
+        _look_beyond(answer, near, search)
         answer.was_stopped = search.is_stopped()
     return answer
 
@@ -225,7 +225,7 @@ def _gain_over(
     return None if default is None else gain(engine.objective, default, advice.trial)
 
 
-def _look_beyond(answer: Answer, engine: TrialEngine, today: Trial) -> None:
+def _look_beyond(answer: Answer, engine: TrialEngine, search: Search) -> None:
     """Whether the gain holds elsewhere, how far the load may grow, and on how many."""
     question, slo = answer.question, engine.objective.slo
     if not answer.is_kept:
@@ -237,6 +237,7 @@ def _look_beyond(answer: Answer, engine: TrialEngine, today: Trial) -> None:
     if slo is None:
         return
     knobs, routing = answer.knobs, question.routing
+    today = search.trial_of(answer.advice.knobs)  # of the start, where that is kept
     found = headroom(engine, knobs, slo, today)
     replicas: int | None = 1
     if found.load < 1:

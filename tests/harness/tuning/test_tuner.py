@@ -11,6 +11,7 @@ import pytest
 from harness.analysis.miss_ratio import hit_curve
 from harness.errors import ConfigError
 from harness.parallel import ReplayPool
+from harness.tuning.check import Check
 from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
 from harness.tuning.objective import Objective
@@ -84,6 +85,25 @@ def test_an_answer_has_all_its_parts(answer: Answer) -> None:
         assert advised.value == answer.knobs[name]
         assert advised.standing == "as good"
         assert "better" not in {row.standing for row in rows}
+
+
+def test_headroom_beside_a_withdrawn_setting_is_that_of_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+    make_engine: MakeEngine,
+    make_study: MakeStudy,
+    crowd: Workload,
+) -> None:
+    """The start does not keep the SLO today, whatever the withdrawn one does."""
+    harmful = Check(name="x", values=(1.0, 0.0), holds=False, is_harmful=True)
+    monkeypatch.setattr("harness.tuning.tuner.check_gain", lambda *_: [harmful])
+
+    answer = tune(question(crowd), make_engine(crowd, GOODPUT), make_study())
+
+    assert answer.withdrawn is not None
+    assert answer.is_kept
+    assert answer.headroom is not None
+    assert answer.headroom.load < 1
+    assert answer.replicas != 1
 
 
 def test_each_setting_is_replayed_once(
