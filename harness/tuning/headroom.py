@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.tuning.choice import ObjectiveName, Routing
 from harness.tuning.engine import TrialEngine
@@ -28,6 +28,9 @@ MORE = (1.25, 1.5, 2.0, 3.0), (4.0, 6.0, 8.0)
 
 LESS = (0.25, 0.5, 0.75), (0.05, 0.1)
 """The same where today's is not kept."""
+
+BELOW = (0.5, 0.7, 0.8, 0.9), (0.1, 0.25)
+"""Of a load that does not hold: shares that are tried where it is to be lowered."""
 
 NUM_BETWEEN = 3
 """Loads that are tried between the last that holds and the first that does not."""
@@ -105,6 +108,36 @@ def headroom(engine: TrialEngine, knobs: Knobs, slo: Slo, today: Trial) -> Headr
         between = tuple(low + step * (n + 1) for n in range(NUM_BETWEEN))
         low, high = _narrowed(engine, knobs, slo, between, low, high)
     return Headroom(load=low, first_failing=high, kind=kind)
+
+
+def headroom_of_whole(
+    engine: TrialEngine, knobs: Knobs, slo: Slo, today: Trial, near: Headroom
+) -> Headroom:
+    """What a stretch of a trace takes, as far as the whole trace takes it too.
+
+    A stretch begins with an empty queue, and ends before one that grows slowly is long.
+
+    Args:
+        engine: Replays the whole trace.
+        knobs: The setting.
+        slo: Limits.
+        today: What the setting came to on the whole trace.
+        near: The headroom on the stretch.
+    """
+    is_kept = keeps(today)
+    if near.kind is LoadKind.NONE or (is_kept and near.load < 1):
+        return headroom(engine, knobs, slo, today)
+    low, high = (1.0, None) if is_kept else (0.0, 1.0)
+    low, high = _narrowed(engine, knobs, slo, (near.load,), low, high)
+    if high is None or low == near.load:
+        failing = [each for each in (high, near.first_failing) if each is not None]
+        return replace(near, load=low, first_failing=min(failing, default=None))
+    for shares in BELOW:
+        loads = tuple(low + (high - low) * share for share in shares)
+        low, high = _narrowed(engine, knobs, slo, loads, low, high)
+        if low or high is None:
+            break
+    return replace(near, load=low, first_failing=high)
 
 
 def _narrowed(

@@ -17,7 +17,7 @@ from harness.tuning.advice import (
 from harness.tuning.check import check_gain
 from harness.tuning.engine import TrialEngine
 from harness.tuning.evidence import Row, sweep
-from harness.tuning.headroom import fewest_replicas, headroom
+from harness.tuning.headroom import fewest_replicas, headroom, headroom_of_whole
 from harness.tuning.question import Answer, Question
 from harness.tuning.screen import screen
 from harness.tuning.search import Budget, Search
@@ -90,7 +90,7 @@ def tune(
         num_trials=len(search.trials),
     )
     if not answer.was_stopped:
-        _look_beyond(answer, near, search)
+        _look_beyond(answer, near, engine, search)
         answer.was_stopped = search.is_stopped()
     return answer
 
@@ -225,20 +225,24 @@ def _gain_over(
     return None if default is None else gain(engine.objective, default, advice.trial)
 
 
-def _look_beyond(answer: Answer, engine: TrialEngine, search: Search) -> None:
+def _look_beyond(
+    answer: Answer, near: TrialEngine, engine: TrialEngine, search: Search
+) -> None:
     """Whether the gain holds elsewhere, how far the load may grow, and on how many."""
     question, slo = answer.question, engine.objective.slo
     if not answer.is_kept:
         answer.checks = check_gain(
-            engine, question.start, answer.knobs, question.step_time_error
+            near, question.start, answer.knobs, question.step_time_error
         )
         if not question.is_shared:  # there, memory is the gain
-            _withdraw_if_harmful(answer, engine)
+            _withdraw_if_harmful(answer, near)
     if slo is None:
         return
     knobs, routing = answer.knobs, question.routing
     today = search.trial_of(answer.advice.knobs)  # of the start, where that is kept
-    found = headroom(engine, knobs, slo, today)
+    found = headroom(near, knobs, slo, today)
+    if near is not engine:
+        found = headroom_of_whole(engine, knobs, slo, answer.advice.trial, found)
     replicas: int | None = 1
     if found.load < 1:
         replicas = fewest_replicas(engine, knobs, slo, routing, found.load)

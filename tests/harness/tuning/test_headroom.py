@@ -17,6 +17,7 @@ from harness.tuning.headroom import (
     _most_missed,
     fewest_replicas,
     headroom,
+    headroom_of_whole,
     keep_together,
 )
 from harness.tuning.load import LoadKind, kind_of_load
@@ -67,10 +68,50 @@ class Loads:
         today = self.trial(len(self.workload) / self.workload.duration_s)
         return headroom(cast("TrialEngine", self), {}, SLO, today)
 
+    def headroom_of_whole(self, near: Headroom) -> Headroom:
+        """What is found, beginning with what a stretch takes."""
+        today = self.trial(len(self.workload) / self.workload.duration_s)
+        return headroom_of_whole(cast("TrialEngine", self), {}, SLO, today, near)
+
     def fewest(self, load: float) -> int | None:
         """Replicas that are found."""
         engine = cast("TrialEngine", self)
         return fewest_replicas(engine, {}, SLO, Routing.ROUND_ROBIN, load)
+
+
+@pytest.mark.parametrize(
+    ("most", "near", "load", "failing", "num_tried"),
+    [
+        (1.6, (1.5, 1.625), 1.5, 1.625, 1),
+        (100, (8.0, None), 8.0, None, 1),
+        (1.0, (1.0, 1.0625), 1.0, 1.0625, 0),
+        (1.3, (1.5, 1.625), 1.25, 1.35, 5),
+        (1.1, (1.5, 1.625), 1.0, 1.25, 5),
+        (0.6, (0.75, 0.8125), 0.6, 0.675, 5),
+        (0.6, (1.5, 1.625), 0.5, 0.7, 4),
+        (0.08, (0.75, 0.8125), 0.0375, 0.09375, 7),
+        (0.01, (0.0, 0.05), 0.0, 0.05, 0),
+        (0.01, (0.5, 0.55), 0.0, 0.025, 7),
+        (1.1, (0.75, 0.8125), 1.0625, 1.125, 7),
+    ],
+)
+def test_a_load_that_a_stretch_takes_is_lowered_to_what_the_whole_trace_takes(
+    make_trial: MakeTrial,
+    make_workload: MakeWorkload,
+    most: float,
+    near: tuple[float, float | None],
+    load: float,
+    failing: float | None,
+    num_tried: int,
+) -> None:
+    """A queue that grows slowly is short at the end of a stretch."""
+    loads = Loads(make_trial, make_workload(40), lambda at: float(at <= most + 1e-6))
+
+    found = loads.headroom_of_whole(Headroom(load=near[0], first_failing=near[1]))
+
+    assert found.load == pytest.approx(load)
+    assert found.first_failing == pytest.approx(failing)
+    assert len(loads.tried) == 1 + num_tried
 
 
 @pytest.mark.parametrize(

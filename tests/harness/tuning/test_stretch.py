@@ -15,6 +15,7 @@ from harness.tuning import stretch as module
 from harness.tuning.advice import Advice
 from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
+from harness.tuning.headroom import keep_together
 from harness.tuning.objective import Objective, RunningLoss
 from harness.tuning.question import Question
 from harness.tuning.search import Budget, Search
@@ -245,7 +246,14 @@ def test_a_long_trace_is_searched_by_a_stretch_and_answered_on_the_whole(
     for trial in (answer.start, answer.advice.trial):
         assert trial.run is not None
         assert trial.run.samples.num_requests == 240
-    assert counts.count(240) <= 3  # the start, what is advised, and what did best
+    headroom = answer.headroom
+    assert headroom is not None
+    assert headroom.load > 0
+    heavy = workload.retimed(speedup=headroom.load)
+    knobs = answer.advice.knobs
+    assert keep_together(engine.evaluate_under([(knobs, heavy, GOODPUT)]))
+    # the start, what is advised, what did best, five loads, and this here
+    assert counts.count(240) <= 9
     assert engine.tally.num_replays == len(counts)
 
 
