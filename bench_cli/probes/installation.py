@@ -158,6 +158,6 @@ def _failure(needed: Requirement, version: str | None) -> str:
         return f"is missing; {needed.minimum} or later is needed"
     if not is_at_least(version, needed.minimum):
         return f"{version} is too old; {needed.minimum} or later is needed"
-    code = f"import {needed.name}"
+    code = f"import {needed.name.replace('-', '_')}"  # as its wheel names its package
     answer = ask([sys.executable, "-P", "-c", code], timeout_s=IMPORT_TIMEOUT_S)
     return answer.failure and f"{version} cannot be used: its import {answer.failure}"

@@ -338,6 +338,16 @@ def test_a_library_that_does_not_import_is_a_problem(site: Path) -> None:
     assert "its import ended with code 1: ImportError: no libgomp" in check.found
 
 
+def test_a_library_is_imported_by_the_name_of_its_package(site: Path) -> None:
+    """A hyphen, as in prometheus-client, is an underscore there."""
+    install(site, "two_words", "1.0")
+    (site / "two_words.py").write_text("")
+
+    check = installation.check_libraries([Requirement("two-words", "0.1")])
+
+    assert check.status is Status.OK
+
+
 @pytest.mark.parametrize(
     ("script", "found"),
     [
