@@ -47,6 +47,10 @@ class Screen:
         """Print one line, wrapped where the terminal is narrow."""
         self._print(self.text(content, style))
 
+    def command(self, content: str) -> None:
+        """Print a command unbroken: a shell would run what stands behind a break."""
+        self._print(self.text(content, "bold"), is_whole=True)
+
     def aside(self, content: str, style: str = "dim") -> None:
         """Print a paragraph that explains, indented."""
         self._print(Padding(self.text(content, style), (0, 0, 0, 2), expand=False))
@@ -90,13 +94,13 @@ class Screen:
         num_fitting = sum(end <= self.console.width for end in ends)
         return max(num_fitting, min(_FEWEST_COLUMNS, len(headers)))
 
-    def _print(self, content: RenderableType) -> None:
+    def _print(self, content: RenderableType, *, is_whole: bool = False) -> None:
         """Print to a terminal as it is, and elsewhere without spaces at line ends."""
         if self.console.is_terminal:
-            self.console.print(content)
+            self.console.print(content, soft_wrap=is_whole)
             return
         with self.console.capture() as capture:
-            self.console.print(content)
+            self.console.print(content, soft_wrap=is_whole)
         lines = capture.get().splitlines()
         self.console.file.write("".join(f"{line.rstrip()}\n" for line in lines))
 

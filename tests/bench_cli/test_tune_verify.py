@@ -65,7 +65,7 @@ def environment(python: Path, tmp_path: Path, **plan: Any) -> dict[str, str]:
     python.chmod(0o755)
     told = str(tmp_path / "told.jsonl")
     document = json.dumps({"num_requests": 30, "told": told} | plan)
-    return dict(os.environ) | {"FAKE_VLLM": document}
+    return dict(os.environ) | {"FAKE_VLLM": document, "COLUMNS": "110"}
 
 
 @pytest.fixture
@@ -342,6 +342,25 @@ def test_screen(trace: str, tmp_path: Path) -> None:
     assert "            measured" in verified
 
 
+def test_screen_where_nothing_was_measured(trace: str, tmp_path: Path) -> None:
+    """The head says so; a wide command is one line in a narrow terminal."""
+    python = tmp_path / "python"
+    env = environment(python, tmp_path, gpu=H100, refuses=True) | {"COLUMNS": "80"}
+    flags = ("--current", CURRENT, "--verify", "vllm", "--vllm-python", python)
+
+    done = subprocess.run(
+        tune_command(trace, *flags), capture_output=True, text=True, env=env, timeout=120
+    )
+
+    command = next(line for line in done.stdout.splitlines() if SERVE in line)
+    words = " ".join(done.stdout.split())
+    assert done.returncode == 5, done.stderr
+    assert command.startswith("VLLM_NOTE='a b' ")
+    assert command.endswith("--port 8000 --seed 7")
+    assert len(command) > 80
+    assert "30 of 30 requests, no run came to its end" in words
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec("vllm") is not None, reason="this Python has vLLM"
 )
@@ -350,7 +369,7 @@ def test_python_without_vllm_is_refused_before_the_search(trace: str, call: Call
     code, out, err = call("tune", trace, "--verify", "vllm")
 
     assert (code, out) == (2, "")
-    assert "has no vllm: pip install blockbench[vllm] there" in err
+    assert "has no vllm: pip install 'blockbench[vllm]' there" in err
 
 
 def on_server(trace: str, server: Any, *flags: object) -> tuple[int, Any, str]:
