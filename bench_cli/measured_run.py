@@ -205,6 +205,8 @@ def said_beside(workload: "Workload", info: "RunInfo", run: "MeasuredRun") -> st
     """Whether our policy decides what vLLM decided."""
     from harness.vllm_engine.beside_sim import beside_sim, can_run_beside
 
+    if run.outcome.kind == "vllm_did_not_start":
+        return "sim was not run beside it: vLLM did not start"
     if not can_run_beside(info.config):
         return "sim was not run beside it: it needs policy v1 without an offload tier"
     return beside_sim(workload, info.config, run).in_words()

@@ -27,8 +27,9 @@ FAILURES: dict[str, tuple[str, str]] = {
     ),
     "vllm_did_not_start": (
         "vLLM did not start",
-        f"{LOG}: a model that is not there, an option that this version does not have,"
-        " or too little memory (blockbench capacity, blockbench doctor)",
+        f"{LOG}: a model that is not there, a folder that lacks weights or tokenizer"
+        ' (--engine-args "--load-format dummy --skip-tokenizer-init"), an option that'
+        " this version does not have, or too little memory (blockbench capacity)",
     ),
     "server_lost": (
         "the connection to the server was lost",

