@@ -39,6 +39,13 @@ def _advised(answer: Answer, engine: TrialEngine) -> EngineConfig:
     return config
 
 
+def _workload(answer: Answer, engine: TrialEngine) -> Workload:
+    """The requests of what is advised: of a stretch where somebody stopped it there."""
+    if answer.is_whole or answer.stretch is None:
+        return engine.workload
+    return engine.workload.select(answer.stretch)
+
+
 # -- memory ------------------------------------------------------------------------------
 
 
@@ -76,7 +83,7 @@ def _of_swap_space(_: str, answer: Answer, engine: TrialEngine) -> Facts:
     """The most that was swapped out at once, and the most that could be."""
     run = answer.advice.trial.run
     assert run is not None, "what is advised was replayed"
-    need = swap_need(engine.workload, _advised(answer, engine), run)
+    need = swap_need(_workload(answer, engine), _advised(answer, engine), run)
     return {
         "seen_blocks": need.seen_blocks,
         "seen_gib": need.seen_gib,
@@ -89,12 +96,12 @@ def _of_offloading(name: str, answer: Answer, engine: TrialEngine) -> Facts:
     """What each further part of a tier finds, what PCIe takes, and when loading pays."""
     run = answer.advice.trial.run
     knobs = {**answer.knobs, name: answer.knobs[name] or float(STEP_GIB)}
-    config = engine.config(knobs)
-    if not engine.workload.has_sharing or config is None or run is None:
+    config, workload = engine.config(knobs), _workload(answer, engine)
+    if not workload.has_sharing or config is None or run is None:
         return {}
-    prices = Prices(engine.workload, config)
+    prices = Prices(workload, config)
     copied = traffic(run, prices)
-    found = stages(engine.workload, config, run, prices)
+    found = stages(workload, config, run, prices)
     return {
         "stages": [asdict(stage) for stage in found],
         "traffic": None if copied is None else asdict(copied),

@@ -15,6 +15,7 @@ from harness.tuning import stretch as module
 from harness.tuning.advice import Advice
 from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
+from harness.tuning.fact import facts_of
 from harness.tuning.headroom import keep_together
 from harness.tuning.objective import Objective, RunningLoss
 from harness.tuning.question import Question
@@ -272,7 +273,10 @@ def test_a_search_of_a_stretch_that_is_stopped_gives_the_best_so_far(
     def on_trial(search: Search) -> None:
         seen.append(len(search.trials))
 
-    answer = tune(question_of(workload), engine, make_study(), on_trial)
+    space = Space({**SPACE.choices, "kv_offloading_size": (0.0, 8.0)})
+    start = {**START, "kv_offloading_size": 0.0}
+    asked = question_of(workload, space=space, start=start, default=start)
+    answer = tune(asked, engine, make_study(), on_trial)
 
     assert answer.was_stopped
     assert not answer.is_whole
@@ -283,6 +287,7 @@ def test_a_search_of_a_stretch_that_is_stopped_gives_the_best_so_far(
     assert answer.advice.knobs["max_num_seqs"] > 2
     assert answer.over_start.difference is not None
     assert answer.over_start.difference > 0
+    assert facts_of(answer, engine)["kv_offloading_size"]["stages"] is not None
 
 
 def test_a_stretch_that_comes_to_something_else_is_not_used(
