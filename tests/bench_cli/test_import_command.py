@@ -1,8 +1,8 @@
 """``blockbench import`` through the installed script, and what reads its runs."""
 
 import json
-import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,7 @@ Refuse = Callable[..., str]
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
     """Return a caller of the installed program: arguments to code, stdout, stderr."""
-    program = shutil.which("blockbench")
-    assert program is not None, "install the project: pip install -e ."
+    program = Path(sys.executable).with_name("blockbench")
 
     def run(*args: object) -> tuple[int, str, str]:
         done = subprocess.run(
