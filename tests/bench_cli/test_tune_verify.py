@@ -334,7 +334,7 @@ def test_screen(trace: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     advice, _, verified = done.stdout.partition("verified on vLLM")
     assert "max_num_seqs 1 -> 16" in advice
-    assert f"on {H100}: 30 of 30 requests, 2 runs each" in verified
+    assert f"on {H100}: 30 of 30 requests, 2 runs" in verified
     assert "now: simulated" in verified
     assert "advised: simulated" in verified
     assert "confirmed   yes: better: +" in verified
