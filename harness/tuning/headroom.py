@@ -29,8 +29,10 @@ MORE = (1.25, 1.5, 2.0, 3.0), (4.0, 6.0, 8.0)
 LESS = (0.25, 0.5, 0.75), (0.05, 0.1)
 """The same where today's is not kept."""
 
-BELOW = (0.5, 0.7, 0.8, 0.9), (0.1, 0.25)
-"""Of a load that does not hold: shares that are tried where it is to be lowered."""
+MOST_ROUNDS = 3
+NEAR_ENOUGH = 0.15
+"""Where a load is to be lowered: rounds of loads between, and the share of the first that
+does not hold by which the last that does may be lower."""
 
 NUM_BETWEEN = 3
 """Loads that are tried between the last that holds and the first that does not."""
@@ -104,9 +106,7 @@ def headroom(engine: TrialEngine, knobs: Knobs, slo: Slo, today: Trial) -> Headr
         if low and high is not None:
             break
     if low and high is not None:
-        step = (high - low) / (NUM_BETWEEN + 1)
-        between = tuple(low + step * (n + 1) for n in range(NUM_BETWEEN))
-        low, high = _narrowed(engine, knobs, slo, between, low, high)
+        low, high = _narrowed(engine, knobs, slo, _between(low, high), low, high)
     return Headroom(load=low, first_failing=high, kind=kind)
 
 
@@ -132,12 +132,17 @@ def headroom_of_whole(
     if high is None or low == near.load:
         failing = [each for each in (high, near.first_failing) if each is not None]
         return replace(near, load=low, first_failing=min(failing, default=None))
-    for shares in BELOW:
-        loads = tuple(low + (high - low) * share for share in shares)
-        low, high = _narrowed(engine, knobs, slo, loads, low, high)
-        if low or high is None:
+    for _ in range(MOST_ROUNDS):
+        low, high = _narrowed(engine, knobs, slo, _between(low, high), low, high)
+        assert high is not None, "it does not rise above what did not hold"
+        if high - low <= NEAR_ENOUGH * high:
             break
     return replace(near, load=low, first_failing=high)
+
+
+def _between(low: float, high: float) -> tuple[float, ...]:
+    step = (high - low) / (NUM_BETWEEN + 1)
+    return tuple(low + step * (n + 1) for n in range(NUM_BETWEEN))
 
 
 def _narrowed(

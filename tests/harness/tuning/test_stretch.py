@@ -253,8 +253,8 @@ def test_a_long_trace_is_searched_by_a_stretch_and_answered_on_the_whole(
     heavy = workload.retimed(speedup=headroom.load)
     knobs = answer.advice.knobs
     assert keep_together(engine.evaluate_under([(knobs, heavy, GOODPUT)]))
-    # the start, what is advised, what did best, five loads, and this here
-    assert counts.count(240) <= 9
+    # the start, what is advised, what did best, ten loads, and this here
+    assert counts.count(240) <= 14
     assert engine.tally.num_replays == len(counts)
 
 
