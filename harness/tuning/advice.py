@@ -230,8 +230,3 @@ def _ties(search: Search, best: Trial, objective: Objective) -> list[dict[str, A
             changes = {n: v for n, v in knobs.items() if v != search.start[n]}
             found.append(changes)
     return found
-
-
-def changes_from(start: Knobs, knobs: Knobs, names: Sequence[str]) -> dict[str, Any]:
-    """What a setting changes from the start, by name, in order."""
-    return {n: knobs[n] for n in names if knobs[n] != start[n]}
