@@ -19,10 +19,10 @@ class EngineFlags:
     tensor_parallel_size: options.TensorParallelSize = 1
     dtype: options.Dtype = None
     quantization: options.QuantizationMethod = None
-    kv_cache_dtype: options.KvCacheDtype = None
     vllm_version: options.VllmVersion = None
     policy: options.PolicyName = None
     engine: options.EngineName = options.Engine.SIM
+    kv_cache_dtype: options.KvCacheDtype = None
     gpu_memory_utilization: options.GpuMemoryUtilization = None
     kv_cache_gib: options.KvCacheGib = None
     num_gpu_blocks_override: options.NumGpuBlocks = None

@@ -21,6 +21,7 @@ from bench_cli.commands.trace import trace_app
 from bench_cli.commands.tune import tune
 from bench_cli.commands.verify import verify
 from bench_cli.exit_code import ExitCode, exit_code_of
+from bench_cli.grouped_help import GroupedCommand
 from bench_cli.streams import OutputError, flush_stdout, prepare_streams, printable
 
 FLAGS_TO_COME = (
@@ -36,16 +37,16 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # the rich help cuts long flags short
 )
-app.command()(run)
-app.command()(compare)
-app.command()(tune)
-app.command()(capacity)
-app.command()(calibrate)
-app.command()(observe)
+app.command(cls=GroupedCommand)(run)
+app.command(cls=GroupedCommand)(compare)
+app.command(cls=GroupedCommand)(tune)
+app.command(cls=GroupedCommand)(capacity)
+app.command(cls=GroupedCommand)(calibrate)
+app.command(cls=GroupedCommand)(observe)
 app.command()(show)
 app.command("list")(list_)
 app.command("import")(import_)
-app.command()(verify)
+app.command(cls=GroupedCommand)(verify)
 app.command()(doctor)
 app.add_typer(trace_app, name="trace")
 app.add_typer(profiles_app, name="profiles")

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,9 +22,12 @@ DEFAULT_WARMUP = 4
 NOT_VLLMS = ("gpu", "policy", "engine", "vllm_version", "enforce_eager")
 """Flags of an engine that vLLM does not have, or that are passed on otherwise."""
 
+real_engine_option = partial(typer.Option, rich_help_panel="Real engines")
+"""An option under that heading of the help."""
+
 VllmPython = Annotated[
     Path | None,
-    typer.Option(
+    real_engine_option(
         "--vllm-python",
         metavar="PATH",
         help="Engine vllm: a Python with vLLM and blockbench; this one by default.",
@@ -31,7 +35,7 @@ VllmPython = Annotated[
 ]
 EngineArgs = Annotated[
     list[str] | None,
-    typer.Option(
+    real_engine_option(
         "--engine-args",
         metavar="ARGS",
         help='Engine vllm: more flags of vllm serve, as "--load-format dummy"; may be'
@@ -40,11 +44,13 @@ EngineArgs = Annotated[
 ]
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="Engine server: where it is, as http://localhost:8000."),
+    real_engine_option(
+        "--url", help="Engine server: where it is, as http://localhost:8000."
+    ),
 ]
 ApiModel = Annotated[
     str | None,
-    typer.Option(
+    real_engine_option(
         "--api-model",
         metavar="NAME",
         help="Engine server: the model to ask for; the only one it serves by default.",
@@ -52,7 +58,7 @@ ApiModel = Annotated[
 ]
 VocabSize = Annotated[
     int | None,
-    typer.Option(
+    real_engine_option(
         "--vocab-size",
         min=32,
         help="Engine server: prompts have token ids below this; 10000 by default.",
@@ -60,24 +66,26 @@ VocabSize = Annotated[
 ]
 Repeats = Annotated[
     int | None,
-    typer.Option("--repeats", min=1, help="Real engines: measure so many times; 1."),
+    real_engine_option(
+        "--repeats", min=1, help="Real engines: measure so many times; 1."
+    ),
 ]
 Warmup = Annotated[
     int | None,
-    typer.Option(
+    real_engine_option(
         "--warmup", min=0, help="Real engines: requests before, in no figure; 4."
     ),
 ]
 BesideSim = Annotated[
     bool,
-    typer.Option(
+    real_engine_option(
         "--beside-sim",
         help="Engine vllm: say whether sim decides the same, given the same steps.",
     ),
 ]
 HangAfter = Annotated[
     str | None,
-    typer.Option(
+    real_engine_option(
         "--hang-after",
         metavar="TIME",
         help="Real engines: give up one that gets nothing done for so long, as 5m.",
@@ -85,7 +93,7 @@ HangAfter = Annotated[
 ]
 StartTimeout = Annotated[
     str | None,
-    typer.Option(
+    real_engine_option(
         "--start-timeout",
         metavar="TIME",
         help="Engine vllm: give up a start that takes longer; 30m.",

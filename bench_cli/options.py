@@ -1,11 +1,13 @@
 """Options that several commands share, of traces, of requests and of what is written."""
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bench_cli.engine_options import model_option
 from bench_cli.tables import TableStyle
 
 
@@ -66,21 +68,25 @@ Vary = Annotated[
     ),
 ]
 
+# Under which heading of the help an option stands.
+trace_option = partial(typer.Option, rich_help_panel="Trace")
+load_option = partial(typer.Option, rich_help_panel="Load")
+
 Format = Annotated[
     str | None,
-    typer.Option("--format", help="Format of the trace; recognised if not given."),
+    trace_option("--format", help="Format of the trace; recognised if not given."),
 ]
 Limit = Annotated[
     int | None,
-    typer.Option("--limit", min=1, help="First requests only (of the slice)."),
+    trace_option("--limit", min=1, help="First requests only (of the slice)."),
 ]
 Slice = Annotated[
     str | None,
-    typer.Option("--slice", metavar="A:B", help="Requests A to B - 1, from 0."),
+    trace_option("--slice", metavar="A:B", help="Requests A to B - 1, from 0."),
 ]
 RequestRate = Annotated[
     str | None,
-    typer.Option(
+    load_option(
         "--request-rate",
         metavar="RATE",
         help="New arrival times at 4 (or 4/s, 240/min, inf) instead of the trace's.",
@@ -88,25 +94,25 @@ RequestRate = Annotated[
 ]
 Burstiness = Annotated[
     float | None,
-    typer.Option(
+    load_option(
         "--burstiness",
         help="Shape of the gaps under --request-rate; 1 (default) is Poisson.",
     ),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option("--seed", min=0, help="For --request-rate; 0 by default."),
+    load_option("--seed", min=0, help="For --request-rate; 0 by default."),
 ]
 MaxConcurrency = Annotated[
     int | None,
-    typer.Option("--max-concurrency", min=1, help="Most requests in the engine."),
+    load_option("--max-concurrency", min=1, help="Most requests in the engine."),
 ]
 Speedup = Annotated[
     str | None,
-    typer.Option("--speedup", metavar="FACTOR", help="Divide all times of the trace."),
+    load_option("--speedup", metavar="FACTOR", help="Divide all times of the trace."),
 ]
 SkipBadRows = Annotated[
-    bool, typer.Option("--skip-bad-rows", help="Count bad rows and go on.")
+    bool, trace_option("--skip-bad-rows", help="Count bad rows and go on.")
 ]
 
 SloText = Annotated[
@@ -161,15 +167,13 @@ ProfileName = Annotated[
 Run = Annotated[
     str,
     typer.Argument(
-        metavar="[RUN]",
+        metavar="RUN",
         help="Run folder, a run's name or a part of it, or last.",
     ),
 ]
 RunsFolder = Annotated[
     Path | None,
-    typer.Argument(
-        metavar="[FOLDER]", help="Where to look; .blockbench/runs by default."
-    ),
+    typer.Argument(metavar="FOLDER", help="Where to look; .blockbench/runs by default."),
 ]
 Requests = Annotated[bool, typer.Option("--requests", help="One row a request.")]
 Steps = Annotated[bool, typer.Option("--steps", help="One row a stretch of equal steps.")]
@@ -186,15 +190,15 @@ MeasuredIn = Annotated[
 ]
 MeasuredModel = Annotated[
     str | None,
-    typer.Option("--model", help="Model that was measured; a run knows its own."),
+    model_option("--model", help="Model that was measured; a run knows its own."),
 ]
 MeasuredGpu = Annotated[
     str | None,
-    typer.Option("--gpu", help="GPU to begin from; a run knows its own."),
+    model_option("--gpu", help="GPU to begin from; a run knows its own."),
 ]
 MeasuredTensorParallelSize = Annotated[
     int | None,
-    typer.Option("--tensor-parallel-size", "-tp", min=1, help="Number of GPUs; 1."),
+    model_option("--tensor-parallel-size", "-tp", min=1, help="Number of GPUs; 1."),
 ]
 CalibrationName = Annotated[
     str | None,
@@ -226,7 +230,7 @@ ForceCalibration = Annotated[
 Compared = Annotated[
     list[str],
     typer.Argument(
-        metavar="TRACE|RUN...",
+        metavar="TRACE|RUN",
         help="A trace to replay with each setting, or stored runs, as show finds them.",
     ),
 ]

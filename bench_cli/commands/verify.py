@@ -33,7 +33,7 @@ def verify(
     trace: Annotated[
         Path | None,
         typer.Argument(
-            parser=options.trace_given, metavar="[TRACE]", help="Trace for --against."
+            parser=options.trace_given, metavar="TRACE", help="Trace for --against."
         ),
     ] = None,
     against: Annotated[
