@@ -15,7 +15,6 @@ class Engine(StrEnum):
     """What executes the batches."""
 
     SIM = "sim"
-    TORCH = "torch"
     VLLM = "vllm"
     SERVER = "server"
 

@@ -24,12 +24,7 @@ from bench_cli.exit_code import ExitCode, exit_code_of
 from bench_cli.grouped_help import GroupedCommand
 from bench_cli.streams import OutputError, flush_stdout, prepare_streams, printable
 
-FLAGS_TO_COME = (
-    "--pipeline-parallel-size",
-    "--device",
-    "--record-events",
-    "--timeline",
-)
+FLAGS_TO_COME = ("--pipeline-parallel-size", "--record-events", "--timeline")
 
 app = typer.Typer(
     no_args_is_help=True,

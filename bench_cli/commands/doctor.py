@@ -54,7 +54,7 @@ def examine(screen: "Screen") -> Iterator["Check"]:
     yield installation.check_blockbench(found)
     yield installation.check_packages(found)
     yield installation.check_libraries([r for r in requirements if r.extra is None])
-    yield accelerator.check_torch(extras.get("torch", ""), torch)
+    yield accelerator.check_torch(torch)
     yield accelerator.check_cuda(torch)
     yield accelerator.check_vllm(extras.get("vllm", ""))
     yield machine.check_disk()

@@ -88,20 +88,15 @@ def ask_torch() -> Torch:
         return Torch(failure="it does not say how it was built")
 
 
-def check_torch(minimum: str, torch: Torch) -> Check:
-    """A note where it is missing, too old or broken: no simulation needs it."""
+def check_torch(torch: Torch) -> Check:
+    """A note where it is broken; it may be missing, as only vLLM needs it."""
     version = installed_version("torch")
-    is_old = version is not None and not is_at_least(version, minimum)
     words = [
-        version or "not installed",
+        version or "not installed; only vLLM needs it, and brings it",
         torch.failure or (f"{torch.build} build" if torch.build else ""),
-        f"older than {minimum}" if is_old else "",
-        "--engine torch is not there yet in this version",
     ]
     advice = "install torch again" if torch.failure else ""
-    if version is None or is_old:
-        advice = "nothing now; once it is there, pip install 'blockbench[torch]'"
-    data = {"version": version, "required": minimum or None, "build": torch.build}
+    data = {"version": version, "build": torch.build}
     return Check("torch", "; ".join(word for word in words if word), advice, data)
 
 

@@ -76,7 +76,7 @@ def _not_simulated(engine: str) -> str:
             f"--engine {engine} runs a real engine, which is configured by itself and not"
             " from profiles; blockbench run replays on it: here leave it out"
         )
-    return f"--engine {engine} is not there yet; this version has sim, vllm and server"
+    return f"--engine {engine} is no engine; there are sim, vllm and server"
 
 
 def reference(given: str, load: Callable[[str], ModelProfile | GpuProfile]) -> str:

@@ -600,10 +600,10 @@ def test_a_request_counts_once_in_every_figure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--engine", "torch"], "--engine torch is not there yet"),
+        (["--engine", "torch"], "'torch' is not one of 'sim', 'vllm', 'server'"),
         (["--policy", "v0", "--vllm-version", "0.32.0"], "has no v0 engine"),
         (["--policy", "v1", "--vllm-version", "0.6.3"], "use --policy v0"),
-        (["--device", "cuda"], "--device is not there yet"),
+        (["--device", "cuda"], "No such option: --device"),
         (["--pipeline-parallel-size", "2"], "--pipeline-parallel-size is not there yet"),
         (["--dtypes", "half"], "No such option: --dtypes"),
     ],
