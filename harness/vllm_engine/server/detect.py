@@ -12,7 +12,7 @@ from harness.vllm_engine.server.fault import (
     error_of_status,
     shortened,
 )
-from harness.vllm_engine.server.metrics import Snapshot
+from harness.vllm_engine.server.metrics import MOST, Snapshot
 from harness.vllm_engine.server.options import ServerOptions
 
 KNOBS = (
@@ -224,4 +224,5 @@ def _no_text(value: object) -> object:
 
 
 def _whole(value: object) -> int | None:
-    return value if type(value) is int else None
+    """A number of tokens or blocks; None where that is none of which there could be."""
+    return value if type(value) is int and 0 < value <= MOST else None

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +22,23 @@ class Histogram:
 
     @classmethod
     def of(cls, buckets: Iterable[tuple[float, float]], total: float) -> "Histogram":
-        """From bounds and how many values lie up to each, engines added up."""
+        """From bounds and how many values lie up to each, engines added up.
+
+        No fewer lie up to a higher bound, whatever engines with other bounds say.
+        """
         below: dict[float, float] = {}
         for bound, count in buckets:
             below[bound] = below.get(bound, 0.0) + count
         bounds = tuple(sorted(below))
-        ends = [0.0, *(below[bound] for bound in bounds)]
+        ends = list(accumulate((below[bound] for bound in bounds), max, initial=0.0))
         return cls(bounds, tuple(b - a for a, b in pairwise(ends)), total)
 
     def less(self, earlier: "Histogram") -> "Histogram":
         """What came since an earlier look; whole where the buckets are others."""
         if earlier.bounds != self.bounds:
             return self
-        counts = (a - b for a, b in zip(self.counts, earlier.counts, strict=True))
+        pairs = zip(self.counts, earlier.counts, strict=True)
+        counts = (max(later - before, 0.0) for later, before in pairs)
         return Histogram(self.bounds, tuple(counts), self.total - earlier.total)
 
     def plus(self, other: "Histogram") -> "Histogram":

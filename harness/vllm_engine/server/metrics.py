@@ -59,6 +59,10 @@ HISTOGRAMS: Mapping[str, tuple[str, ...]] = {
 """Histograms by our names. What vLLM up to 0.10 calls time per output token is the time
 between two tokens; its mean over a request came later."""
 
+MOST = 2.0**56
+"""A number above this says nothing, no more than one that is none: rows of whole numbers
+could not hold the sum of a hundred. Bytes to an offload tier take weeks to get there."""
+
 CONFIG_INFO = "vllm:cache_config_info"
 STARTED_AT = "process_start_time_seconds"
 
@@ -78,7 +82,8 @@ class Snapshot:
 
     Attributes:
         time_ns: When they were asked for.
-        series: Name, labels and value of each number.
+        series: Name, labels and value of each number. Those of one name are added up,
+            whatever tells them apart: engine, model or why a request ended.
         hits_in_blocks: Prefix cache counters count blocks, as they did before May 2025;
             :meth:`counter` turns them into tokens.
     """
@@ -102,7 +107,12 @@ class Snapshot:
         families = list(text_string_to_metric_families(text))
         return cls(
             time_ns,
-            tuple((s.name, s.labels, s.value) for f in families for s in f.samples),
+            tuple(
+                (s.name, s.labels, s.value)
+                for f in families
+                for s in f.samples
+                if abs(s.value) <= MOST
+            ),
             any(f.name in _HITS and "blocks" in f.documentation for f in families),
         )
 
@@ -134,11 +144,8 @@ class Snapshot:
         values = self.values(GAUGES[name])
         if values is None:
             return None
-        values = [value for value in values if math.isfinite(value)]
-        if not values:
-            return None
         total = sum(max(value, 0.0) for value in values)  # some tell less than nothing
-        return total / (1 if name.startswith("num_") else len(values))
+        return min(total / (1 if name.startswith("num_") else len(values)), MOST)
 
     def counter(self, name: str) -> float | None:
         """A counter summed over the engines; None where this version has none."""
@@ -156,18 +163,23 @@ class Snapshot:
 
     @cached_property
     def _block_size(self) -> int:
-        config = self.config_info()
-        return int(config[0].get("block_size") or 1) if config else 1
+        sizes = (config.get("block_size") for config in self.config_info())
+        return next((size for size in sizes if type(size) is int and size > 0), 1)
 
     def histogram(self, name: str) -> Histogram | None:
-        """A histogram summed over the engines; None where this version has none."""
+        """A histogram summed over the engines; None where this version has none.
+
+        One without a sum is none, as its mean would be a guess.
+        """
         for vllm_name in HISTOGRAMS[name]:
-            buckets = self._by_name.get(f"{vllm_name}_bucket")
-            if buckets:
-                sums = self.values([f"{vllm_name}_sum"]) or [0.0]
-                return Histogram.of(
-                    ((float(labels["le"]), value) for labels, value in buckets), sum(sums)
-                )
+            buckets = [
+                (bound, value)
+                for labels, value in self._by_name.get(f"{vllm_name}_bucket", ())
+                if (bound := _bound(labels)) is not None
+            ]
+            sums = self.values([f"{vllm_name}_sum"])
+            if buckets and sums is not None:
+                return Histogram.of(buckets, sum(sums))
         return None
 
     def raw_counters(self) -> dict[str, float]:
@@ -229,6 +241,15 @@ class Difference:
         raw = {name: value - first.get(name, 0.0) for name, value in second.items()}
         known: dict[str, Any] = {name: self.counter(name) for name in COUNTERS}
         return known | {"raw": {} if self.is_restarted else raw}
+
+
+def _bound(labels: Mapping[str, str]) -> float | None:
+    """The upper bound of a bucket; None where that is no number, or could be none."""
+    try:
+        bound = float(labels["le"])
+    except (KeyError, ValueError):
+        return None
+    return bound if 0 <= bound <= MOST or bound == math.inf else None
 
 
 def _read(text: str) -> Any:

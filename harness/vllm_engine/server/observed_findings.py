@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from harness.vllm_engine.server.observation import Observation
+from results.columns import FloatArray
 from results.findings.finding import Finding
 from results.naming import number_of, seconds
 
@@ -83,8 +84,9 @@ def _queued(seen: Observation) -> Iterator[Finding]:
         return
     told = (
         f"requests waited in {100 * share:.0f} % of the looks,"
-        f" {waiting.max():,.0f} of them at most"
+        f" {peak(waiting):,.0f} of them at most"
     )
+    most, running = peak(usage), peak(seen.gauge("num_running"))
     is_full = (waiting > 0) & (usage >= FULL)
     if float(np.mean(is_full)) >= share / 2:
         yield Finding(
@@ -94,12 +96,11 @@ def _queued(seen: Observation) -> Iterator[Finding]:
             advice="a larger KV cache (--gpu-memory-utilization, --kv-cache-dtype fp8,"
             " more GPUs), or another replica",
         )
-    elif float(np.nanmax(usage, initial=0.0)) < ROOMY:
-        running = seen.gauge("num_running").max()
+    elif most is not None and running is not None and most < ROOMY:
         yield Finding(
             code="waiting_with_room",
             severity="warning",
-            message=f"{told}, with the KV cache at {100 * np.nanmax(usage):.0f} % at"
+            message=f"{told}, with the KV cache at {100 * most:.0f} % at"
             f" most and {running:,.0f} requests running",
             advice="a higher --max-num-seqs where it stands near those running, or a"
             " higher --max-num-batched-tokens",
@@ -177,30 +178,28 @@ def _hits(seen: Observation) -> Iterator[Finding]:
 
 
 def _swapped(seen: Observation) -> Iterator[Finding]:
-    swapped = seen.gauge("num_swapped")
-    if np.isnan(swapped).all() or np.nanmax(swapped) < 1:
+    swapped, usage = peak(seen.gauge("num_swapped")), peak(seen.gauge("cpu_cache_usage"))
+    if swapped is None or swapped < 1:
         return
-    usage = np.nanmax(seen.gauge("cpu_cache_usage"), initial=0.0)
+    full = "" if usage is None else f", its blocks up to {100 * usage:.0f} % full"
     yield Finding(
         code="swapping",
         severity="warning",
-        message=f"up to {np.nanmax(swapped):,.0f} requests were swapped out to the CPU,"
-        f" whose blocks were {100 * usage:.0f} % full at most",
+        message=f"up to {swapped:,.0f} requests were swapped out to the CPU{full}",
         advice="a larger KV cache, or fewer requests at a time (--max-num-seqs); more"
         " --swap-space where it was full",
     )
 
 
 def _roomy(seen: Observation) -> Iterator[Finding]:
-    usage = seen.gauge("kv_cache_usage")
-    if np.isnan(usage).all() or (seen.counter("finished_requests") or 0) < 1:
+    most = peak(seen.gauge("kv_cache_usage"))
+    if most is None or (seen.counter("finished_requests") or 0) < 1:
         return
-    peak = float(np.nanmax(usage))
-    if peak < IDLE and not (seen.gauge("num_waiting") > 0).any():
+    if most < IDLE and not (seen.gauge("num_waiting") > 0).any():
         yield Finding(
             code="kv_cache_idle",
             severity="info",
-            message=f"the KV cache was {100 * peak:.2g} % full at most; nobody waited",
+            message=f"the KV cache was {100 * most:.2g} % full at most; nobody waited",
             advice="it is larger than this traffic needs; there is room for more of it",
         )
 
@@ -213,6 +212,12 @@ def _nothing(seen: Observation) -> Iterator[Finding]:
             message=f"no request came in {seen.duration_s:.0f} s",
             advice="watch while there is traffic, or longer (--for)",
         )
+
+
+def peak(looks: FloatArray) -> float | None:
+    """The most at any look; None where no look told."""
+    told = looks[~np.isnan(looks)]
+    return float(told.max()) if len(told) else None
 
 
 RULES: tuple[Callable[[Observation], Iterator[Finding]], ...] = (

@@ -18,6 +18,9 @@ FEWEST_FINISHED = 30
 """With fewer requests finished while watching, lengths since the server's start tell
 more, where those are more."""
 
+MOST_REQUESTS = 1_000_000
+"""Each is a row in memory."""
+
 NO_SHARING = "no sharing information"
 _US_PER_S = 1_000_000
 
@@ -45,7 +48,7 @@ def write_workload(
     The same observation with the same seed gives the same bytes.
 
     Raises:
-        ConfigError: Too little was seen to make any request.
+        ConfigError: Too little was seen to make any request, or too much.
         UsageError: The file cannot be written.
     """
     check_target(path, force=force)
@@ -61,13 +64,19 @@ def workload_rows(seen: Observation, *, seed: int = 0) -> list[dict[str, Any]]:
     the metrics, nor is what prompts share, so that each has content of its own.
 
     Raises:
-        ConfigError: No request came, or none finished that would tell a length.
+        ConfigError: No request came, or none finished that would tell a length; or far
+            too many came.
     """
-    lengths = known_lengths(seen)
+    lengths, number = known_lengths(seen), int(seen.arrivals().sum())
+    if number > MOST_REQUESTS:
+        raise ConfigError(
+            f"{number:,} requests came in {seen.duration_s:.0f} s, and a workload holds"
+            f" {MOST_REQUESTS:,}; watch for a shorter time (--for)"
+        )
     arrival_us = _arrivals_us(seen, np.random.default_rng([seed, 0]))
     if lengths is None or not len(arrival_us):
         raise ConfigError(
-            f"no workload can be made of this: {seen.arrivals().sum():,} requests came"
+            f"no workload can be made of this: {number:,} requests came"
             f" in {seen.duration_s:.0f} s, and lengths are known of"
             f" {0 if lengths is None else lengths.prompt.num_values:,.0f}; watch longer,"
             " or while there is traffic"

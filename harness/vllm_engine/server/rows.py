@@ -207,4 +207,4 @@ class StepRows:
 
     def _used_blocks(self, snapshot: Snapshot | None) -> int:
         usage = None if snapshot is None else snapshot.gauge("kv_cache_usage")
-        return round((usage or 0.0) * self._num_blocks)
+        return round(min(usage or 0.0, 1.0) * self._num_blocks)

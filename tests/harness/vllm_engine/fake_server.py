@@ -43,10 +43,11 @@ class FakeServer:
         is_other: Something else than a vLLM answers.
         extra_of_last: Goes into the last event of each answer.
         block_size_text: What its metrics say of its blocks, if not their size.
+        more_metrics: Follows them.
     """
 
     models: tuple[str, ...] = ("tiny",)
-    max_model_len: int | None = 4096
+    max_model_len: Any = 4096
     refuses_above: int = 10**9
     version: str | None = "0.32.0"
     api_key: str | None = None
@@ -62,6 +63,7 @@ class FakeServer:
     is_other: bool = False
     extra_of_last: dict[str, Any] = field(default_factory=dict)
     block_size_text: str = ""
+    more_metrics: str = ""
     tokens_a_chunk: int = 1
     preemptions_a_request: int = 0
     seen: list[tuple[str, str]] = field(default_factory=list)
@@ -77,6 +79,12 @@ class FakeServer:
     lock: threading.Lock = field(default_factory=threading.Lock)
     released: threading.Event = field(default_factory=threading.Event)
     url: str = ""
+
+    @property
+    def longest(self) -> int:
+        """Longest prompt plus output that it takes."""
+        known = self.max_model_len
+        return known if type(known) is int and known > 0 else 10**9
 
     def restart(self) -> None:
         """Begin anew: counters at 0, nothing in the cache."""
@@ -134,7 +142,7 @@ class FakeServer:
         )
         for name, bounds in HISTOGRAM_BOUNDS.items():
             rows += self._histogram(name, bounds, labels)
-        return "\n".join(rows) + "\n"
+        return "\n".join([*rows, self.more_metrics]) + "\n"
 
     def _histogram(self, name: str, bounds: list[float], labels: str) -> Iterator[str]:
         with self.lock:
@@ -259,7 +267,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "no_answer":
             self.close_connection = True
         elif len(body["prompt"]) + body["max_tokens"] > min(
-            fake.refuses_above, fake.max_model_len or 10**9
+            fake.refuses_above, fake.longest
         ):
             self._json(400, {"message": "This model's maximum context length is less"})
         else:

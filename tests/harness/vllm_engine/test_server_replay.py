@@ -5,7 +5,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -53,6 +53,18 @@ def request(number: int, at_s: float = 0.0, **fields: Any) -> Request:
 def running(**how: Any) -> Iterator[Any]:
     with fake.serving(fake.FakeServer(**how)) as server:
         yield server
+
+
+def once_another_was_sent(server: Any, act: Callable[[], None]) -> None:
+    """Let something happen to a server in the middle of the run that comes."""
+    num_sent = len(server.bodies)
+
+    def wait() -> None:
+        while len(server.bodies) == num_sent:
+            time.sleep(0.01)
+        act()
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def run(server: Any, requests: Workload | list[Request], **options: Any) -> MeasuredRun:
@@ -184,6 +196,16 @@ def test_too_long_for_the_model() -> None:
     assert rows[2].status is RequestStatus.FINISHED
     assert done.outcome.ending is Ending.COMPLETE
     assert "1 outputs were cut" in done.measurement.notes[0]
+
+
+@pytest.mark.parametrize("odd", [0, -1, 4096.5, "4096", True, [4096], None, 2**70])
+def test_a_longest_length_that_is_none_is_unknown(odd: Any) -> None:
+    """Requests are sent as long as the trace has them: the server may refuse them."""
+    with running(max_model_len=odd) as server:
+        done = run(server, [request(0)])
+
+    assert done.requests[0].status is RequestStatus.FINISHED
+    assert "max_model_len" not in done.measurement.facts
 
 
 def test_refusal_of_a_request_is_no_end() -> None:
@@ -454,14 +476,14 @@ def test_restart_and_others_are_noted() -> None:
     requests = [request(0), request(1, 0.6)]
     with running() as server:
         run(server, [request(7)])
-        threading.Timer(0.3, server.restart).start()
+        once_another_was_sent(server, server.restart)
         done = run(server, requests)
     assert any("started anew" in note for note in done.measurement.notes)
     assert done.measurement.counters["prompt_tokens"] is None
 
     with running() as server:
         server.num_waiting = 2
-        threading.Timer(0.3, server.count, ("request_success", 5)).start()
+        once_another_was_sent(server, lambda: server.count("request_success", 5))
         done = run(server, requests)
     assert "2 requests of others" in done.measurement.notes[0]
     assert "more requests than the run sent" in done.measurement.notes[1]
@@ -482,7 +504,7 @@ def test_counter_that_disagrees_is_noted() -> None:
     """A counter of hits other than what the answers say is told with what is known."""
     requests = [request(0), request(1, 0.5)]
     with running() as server:
-        threading.Timer(0.25, server.count, ("prefix_cache_hits", 64)).start()
+        once_another_was_sent(server, lambda: server.count("prefix_cache_hits", 64))
         done = run(server, requests)
 
     assert "64 tokens of hits, its answers 0" in done.measurement.notes[0]
@@ -529,6 +551,16 @@ def test_configuration_that_is_no_number_is_unknown() -> None:
     assert done.outcome.ending is Ending.COMPLETE
     assert "block_size" not in done.measurement.facts
     assert {step.num_used_blocks_end for step in done.steps} == {0}
+
+
+def test_odd_buckets_end_no_run() -> None:
+    """A bound that is no number is left out of what the server's histogram tells."""
+    odd = 'vllm:time_to_first_token_seconds_bucket{le="many"} 5'
+    with running(more_metrics=odd) as server:
+        done = run(server, [request(0), request(1)])
+
+    assert done.outcome.ending is Ending.COMPLETE
+    assert done.measurement.facts["server_histograms"]["ttft_s"]["num"] == 2
 
 
 def test_samples_of_metrics_make_rows() -> None:
