@@ -9,6 +9,7 @@ from bench_cli.serve_limit import flags_not_checked, limits_of
 from bench_cli.serve_line import serve_line, serve_yaml
 from bench_cli.tune_words import why
 from harness.tuning.evidence import figures_of
+from harness.tuning.headroom import LEAST_LIFETIMES
 from profiles.serve_option import OPTIONS, why_not
 
 if TYPE_CHECKING:
@@ -276,20 +277,33 @@ def _check(check: "Check") -> Document:
 
 
 def _headroom(asked: "Asked", answer: "Answer") -> Document | None:
-    """None also where a load cannot grow, as all requests come at once."""
+    """None also where a load cannot grow, as all requests come at once.
+
+    A load that is kept for too short a time to tell is no headroom; it is said apart.
+    """
     from harness.tuning.load import LoadKind
 
     found = answer.headroom
     if found is None or found.kind is LoadKind.NONE:
         return None
-    today = asked.engine.max_concurrency
+    today, load = asked.engine.max_concurrency, found.lasting
+    is_brief = load != found.load
     return {
         "kind": found.kind.value,
-        "load": found.load,
+        "load": load,
         "first_failing": found.first_failing,
-        "max_concurrency": today and round(today * found.load),
+        "kept_briefly": found.load if is_brief else None,
+        "reason": _TOO_SHORT if is_brief else None,
+        "max_concurrency": None if load is None else today and round(today * load),
         "share_inside_slo": found.share,
     }
+
+
+_TOO_SHORT = (
+    f"its requests come for less than {LEAST_LIFETIMES} times as long as one takes, or"
+    " queues still grow when the trace ends: too short to tell; take a longer trace"
+)
+"""Of a load: why it is no headroom though the SLO is kept."""
 
 
 def _searched(asked: "Asked", answer: "Answer") -> Document:

@@ -45,7 +45,7 @@ def _facts(document: Document, asked: "Asked", answer: "Answer") -> list[tuple[s
     if document["robustness"]:
         facts.append(("elsewhere", _elsewhere(document)))
     if document["headroom"] is not None:
-        if document["headroom"]["load"] < 1 and document["trouble"] is None:
+        if _is_missed(document) and document["trouble"] is None:
             facts.append(("SLO", _missed(document, asked)))
         facts.append(("load", _load(document, asked.num_replicas)))
     for name, evidence in document["evidence"].items():
@@ -139,6 +139,12 @@ def _elsewhere(document: Document) -> str:
     return " · ".join(parts)
 
 
+def _is_missed(document: Document) -> bool:
+    """Whether today's load misses the SLO: then that is the lowest that does, or less."""
+    failing = document["headroom"]["first_failing"]
+    return failing is not None and failing <= 1
+
+
 def _missed(document: Document, asked: "Asked") -> str:
     """That the SLO is missed, and by what: figures beside their limits."""
     objective = asked.engine.objective
@@ -173,19 +179,34 @@ _LATENCIES = {
 
 def _load(document: Document, num_replicas: int) -> str:
     found, replicas = document["headroom"], document["replicas"]
-    share = format_share(found["share_inside_slo"])
+    parts = [_kept(found), *_kept_briefly(found)]
+    if replicas is not None and replicas > num_replicas:
+        parts.append(f"today's load needs {replicas} replicas")
+    elif replicas is None:
+        parts.append("no number of replicas tried serves today's load")
+    return "; ".join(parts)
+
+
+def _kept(found: Document) -> str:
+    """Which load keeps the SLO, and which does not."""
+    share, failing = format_share(found["share_inside_slo"]), found["first_failing"]
     if found["load"] == 0:
-        text = f"even {found['first_failing']:g}x of today's load misses the SLO"
+        text = f"even {failing:g}x of today's load misses the SLO"
+    elif found["load"] is None:
+        text = "how much load keeps the SLO cannot be told"
+        if failing is not None:
+            text += f", but that {failing:g}x of today's does not"
     else:
         text = f"up to {found['load']:g}x of today's{_under_way(found)} keeps the SLO"
-        if found["first_failing"] is not None:
-            text += f", {found['first_failing']:g}x does not"
-    text += f" ({share} of requests inside)"
-    if replicas is not None and replicas > num_replicas:
-        text += f"; today's load needs {replicas} replicas"
-    elif replicas is None:
-        text += "; no number of replicas tried serves today's load"
-    return text
+        if failing is not None:
+            text += f", {failing:g}x does not"
+    return f"{text} ({share} of requests inside)"
+
+
+def _kept_briefly(found: Document) -> list[str]:
+    if found["kept_briefly"] is None:
+        return []
+    return [f"{found['kept_briefly']:g}x does here, but {found['reason']}"]
 
 
 def _under_way(found: Document) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from harness.tuning.choice import ObjectiveName, Routing
 from harness.tuning.engine import TrialEngine
@@ -40,6 +40,12 @@ NUM_BETWEEN = 3
 MOST_REPLICAS = 64
 
 
+LEAST_LIFETIMES = 5
+"""A load is to last so many times as long as a request takes in the mean: those that come
+before the engine is as full as it gets are then a fifth, and cannot keep an SLO that the
+others miss by more than 2.5 points."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
     """The highest load that keeps the SLO.
@@ -47,6 +53,8 @@ class Headroom:
     Attributes:
         load: As a multiple of today's; 0 where none of those tried keeps it.
         first_failing: The lowest load tried that does not; None where all did.
+        lasting: The highest load that keeps it for long enough to tell; None where the
+            trace is too short for each that does.
         kind: What there is more of. Where there can be no more, today's is all that was
             looked at.
         share: Of requests inside the limits that counts as keeping it.
@@ -54,6 +62,7 @@ class Headroom:
 
     load: float
     first_failing: float | None
+    lasting: float | None = None
     kind: LoadKind = LoadKind.RATE
     share: float = KEPT_SHARE
 
@@ -82,7 +91,71 @@ def keeps_today(engine: TrialEngine, knobs: Knobs) -> bool:
     """Whether a setting keeps the SLO at today's load, replayed until it cannot."""
     slo = engine.objective.slo
     assert slo is not None, "there is an SLO to keep"
-    return _keeping(engine, knobs, slo, (1.0,)) == [True]
+    return [keeps(trial) for trial in _under_loads(engine, knobs, slo, [1.0])] == [True]
+
+
+def lasts(trial: Trial) -> bool:
+    """Whether a run shows what the load does to an engine that has been under it a while.
+
+    Else the last request comes before the first have left, or queues still grow: that an
+    SLO is kept may be for want of time.
+    """
+    assert trial.run is not None, "it kept its SLO"
+    assert trial.num_lifetimes is not None, "it was replayed to its end"
+    is_growing = trial.run.summary["steady"] is False
+    return trial.num_lifetimes >= LEAST_LIFETIMES and not is_growing
+
+
+@dataclass(slots=True, kw_only=True)
+class _Bracket:
+    """What is known of the loads that a setting takes.
+
+    Attributes:
+        engine: Replays.
+        knobs: The setting.
+        slo: Limits.
+        low: The highest load up to which all that were tried are kept; 0 for none.
+        high: The lowest that is not; None for none.
+        lasting: The highest that is kept and lasts; None for none.
+    """
+
+    engine: TrialEngine
+    knobs: Knobs
+    slo: Slo
+    low: float = 0.0
+    high: float | None = None
+    lasting: float | None = None
+
+    def note(self, load: float, trial: Trial | None) -> None:
+        """Take down what a load came to."""
+        if trial is None or not keeps(trial):
+            self.high = load
+            return
+        self.low = load
+        if lasts(trial):
+            self.lasting = load
+
+    def narrow(self, loads: Sequence[float]) -> None:
+        """Try loads in between, from the lowest up to the first that is not kept."""
+        loads = loads_within(self.engine, loads, self.low, self.high)
+        trials = _under_loads(self.engine, self.knobs, self.slo, loads)
+        for load, trial in zip(loads, trials, strict=False):
+            self.note(load, trial)
+            if load == self.high:
+                return
+
+    def look_between(self) -> None:
+        """Try what lies between the highest that is kept and the lowest that is not."""
+        assert self.high is not None, "all loads that were tried are kept"
+        step = (self.high - self.low) / (NUM_BETWEEN + 1)
+        self.narrow([self.low + step * (n + 1) for n in range(NUM_BETWEEN)])
+
+    def found(self, kind: LoadKind) -> Headroom:
+        """It as an answer."""
+        lasting = self.lasting if self.low else 0.0
+        return Headroom(
+            load=self.low, first_failing=self.high, lasting=lasting, kind=kind
+        )
 
 
 def headroom(engine: TrialEngine, knobs: Knobs, slo: Slo, today: Trial) -> Headroom:
@@ -98,24 +171,26 @@ def headroom(engine: TrialEngine, knobs: Knobs, slo: Slo, today: Trial) -> Headr
         today: What the setting came to at today's load.
     """
     kind = kind_of_load(engine.workload, engine.max_concurrency)
-    low, high = (1.0, None) if keeps(today) else (0.0, 1.0)
+    bracket = _Bracket(engine=engine, knobs=knobs, slo=slo)
+    bracket.note(1.0, today)
     if kind is LoadKind.NONE:
-        return Headroom(load=low, first_failing=high, kind=kind)
-    for loads in MORE if low else LESS:
-        low, high = _narrowed(engine, knobs, slo, loads, low, high)
-        if low and high is not None:
+        return bracket.found(kind)
+    for loads in MORE if bracket.low else LESS:
+        bracket.narrow(loads)
+        if bracket.low and bracket.high is not None:
+            bracket.look_between()
             break
-    if low and high is not None:
-        low, high = _narrowed(engine, knobs, slo, _between(low, high), low, high)
-    return Headroom(load=low, first_failing=high, kind=kind)
+    return bracket.found(kind)
 
 
 def headroom_of_whole(
     engine: TrialEngine, knobs: Knobs, slo: Slo, today: Trial, near: Headroom
 ) -> Headroom:
-    """What a stretch of a trace takes, as far as the whole trace takes it too.
+    """What the whole trace takes, from what a stretch of it takes.
 
     A stretch begins with an empty queue, and ends before one that grows slowly is long.
+    Both ends of what is said are of the whole trace: the load that the stretch takes and
+    the one that it does not are replayed beside each other.
 
     Args:
         engine: Replays the whole trace.
@@ -124,63 +199,38 @@ def headroom_of_whole(
         today: What the setting came to on the whole trace.
         near: The headroom on the stretch.
     """
-    is_kept = keeps(today)
-    if near.kind is LoadKind.NONE or (is_kept and near.load < 1):
+    if near.kind is LoadKind.NONE or (keeps(today) and near.load < 1):
         return headroom(engine, knobs, slo, today)
-    low, high = (1.0, None) if is_kept else (0.0, 1.0)
-    low, high = _narrowed(engine, knobs, slo, (near.load,), low, high)
-    if high is None or low == near.load:
-        failing = [each for each in (high, near.first_failing) if each is not None]
-        return replace(near, load=low, first_failing=min(failing, default=None))
+    bracket = _Bracket(engine=engine, knobs=knobs, slo=slo)
+    bracket.note(1.0, today)
+    bracket.narrow([load for load in (near.load, near.first_failing) if load])
     for _ in range(MOST_ROUNDS):
-        low, high = _narrowed(engine, knobs, slo, _between(low, high), low, high)
-        assert high is not None, "it does not rise above what did not hold"
-        if high - low <= NEAR_ENOUGH * high:
+        low, high = bracket.low, bracket.high
+        is_near = high is not None and high - low <= NEAR_ENOUGH * high
+        if high is None or low >= near.load or (low and is_near):
             break
-    return replace(near, load=low, first_failing=high)
-
-
-def _between(low: float, high: float) -> tuple[float, ...]:
-    step = (high - low) / (NUM_BETWEEN + 1)
-    return tuple(low + step * (n + 1) for n in range(NUM_BETWEEN))
-
-
-def _narrowed(
-    engine: TrialEngine,
-    knobs: Knobs,
-    slo: Slo,
-    loads: tuple[float, ...],
-    low: float,
-    high: float | None,
-) -> tuple[float, float | None]:
-    """The highest load up to which all are kept, and the lowest that is not."""
-    loads = loads_within(engine, loads, low, high)
-    found = _keeping(engine, knobs, slo, loads)
-    for load, is_kept in zip(loads, found, strict=False):
-        if not is_kept:
-            return low, load
-        low = load
-    return low, high
+        bracket.look_between()
+    return bracket.found(near.kind)
 
 
 def _of(slo: Slo) -> Objective:
     return Objective(name=ObjectiveName.GOODPUT, slo=slo)
 
 
-def _keeping(
-    engine: TrialEngine, knobs: Knobs, slo: Slo, loads: tuple[float, ...]
-) -> list[bool]:
-    """Whether each load is kept; in a closed loop none after the first that is not."""
+def _under_loads(
+    engine: TrialEngine, knobs: Knobs, slo: Slo, loads: Sequence[float]
+) -> list[Trial | None]:
+    """What each load comes to; in a closed loop none after the first that is not kept."""
     objective = _of(slo)
     cases = [(knobs, engine.workload.retimed(speedup=load), objective) for load in loads]
     if engine.max_concurrency is None:
-        return [keeps(trial) for trial in engine.evaluate_under(cases, _most_missed())]
-    found: list[bool] = []
+        return engine.evaluate_under(cases, _most_missed())
+    found: list[Trial | None] = []
     for load, case in zip(loads, cases, strict=True):
-        if False in found:
-            break
         with under_way(engine, scaled_concurrency(engine, load)):
-            found += map(keeps, engine.evaluate_under([case], _most_missed()))
+            found += engine.evaluate_under([case], _most_missed())
+        if not keeps(found[-1]):
+            break
     return found
 
 

@@ -11,8 +11,10 @@ from harness.tuning.objective import ENDED, Objective, RunningLoss
 from harness.workload import Workload
 from results.columns import Columns, FloatArray
 from results.comparison.arm import Arm, ArmRun
+from results.latency import request_latency
 from results.record import RequestRecord, StepRecord
 from results.run_info import Ending, RunInfo
+from results.statistics import NS_PER_S
 
 LEAST_SEEN = 0.2
 """Of the requests, before a trial may be given up for being behind."""
@@ -110,6 +112,8 @@ class Trial:
             up.
         by_request: What each request added to the loss, ``(num_requests,)``; None where
             it was given up.
+        num_lifetimes: For how many times as long as one takes in the mean requests came;
+            None where it was given up.
     """
 
     loss: float
@@ -118,6 +122,7 @@ class Trial:
     guess: float | None = None
     needs: Needs | None = None
     by_request: FloatArray | None = None
+    num_lifetimes: float | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -186,14 +191,27 @@ def run_trial(
         )
     info = replace(task.info, outcome=result.outcome, wall_s=result.wall_s)
     steps = Columns.of(StepRecord, result.steps)
-    run = ArmRun.of(info, Columns.of(RequestRecord, result.requests), steps)
+    requests = Columns.of(RequestRecord, result.requests)
+    run = ArmRun.of(info, requests, steps)
     return Trial(
         loss=running.of(run),
         run=run,
         wall_s=result.wall_s,
         needs=Needs.of(task.workload, task.config, steps),
         by_request=running.by_request,
+        num_lifetimes=num_lifetimes(requests),
     )
+
+
+def num_lifetimes(requests: Columns) -> float:
+    """For how many times as long as one takes in the mean requests came; 0 without any.
+
+    So many times over those in the engine at once were replaced by others: Little's law.
+    """
+    e2e_s = request_latency(requests).e2e_s
+    if not len(e2e_s):
+        return 0.0
+    return float(np.ptp(requests["arrival_ns"]) / NS_PER_S / e2e_s.mean())
 
 
 def _guess(running: RunningLoss, rival: Rival | None) -> float:

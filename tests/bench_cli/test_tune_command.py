@@ -450,6 +450,25 @@ def test_headroom_of_a_closed_loop_is_in_requests_at_a_time(
         assert (json.loads(out)["goodput"]["fraction"] >= 0.9) == is_kept
 
 
+def test_a_trace_too_short_for_a_load_says_nothing_of_it(
+    generate: Generate, tune: Tune, call: Call
+) -> None:
+    """All come before the first leaves: eight times as many are fine, for so long."""
+    trace = generate("--num-requests", 100, "--request-rate", 100)
+    given = (trace, *QUICK, "--slo", "ttft=2s", "--vllm-version", "0.32.0")
+
+    document = tune(*given)
+
+    headroom = document["headroom"]
+    words = " ".join(call("tune", *given, "--jobs", 1)[1].split())
+    assert headroom["load"] is None
+    assert headroom["kept_briefly"] == 8
+    assert "come for less than 5 times as long as one takes" in headroom["reason"]
+    assert "load how much load keeps the SLO cannot be told (90 % of req" in words
+    assert "8x does here, but its requests come for less than 5 times as long" in words
+    assert "SLO no setting" not in words
+
+
 def test_all_at_once_is_as_much_load_as_there_can_be(
     generate: Generate, tune: Tune
 ) -> None:

@@ -151,6 +151,8 @@ def make_trial() -> MakeTrial:
         counts: dict[str, int] | None = None,
         waste: dict[str, float] | None = None,
         needs: Needs | None = None,
+        num_lifetimes: float = 100.0,
+        steady: bool | None = True,
         **config: Any,
     ) -> Trial:
         values = {"ttft": np.array(ttft, dtype=float)}
@@ -178,7 +180,7 @@ def make_trial() -> MakeTrial:
             "goodput": {"fraction": share, "conditions": conditions},
             "throughput": {"output_token_per_s": 1 / loss},
             "findings": [code] if trouble else [],
-            "steady": True,
+            "steady": steady,
         }
         info = RunInfo(
             source="simulated",
@@ -191,7 +193,13 @@ def make_trial() -> MakeTrial:
         samples = RequestSamples(values=values, num_requests=num)
         run = ArmRun(info=info, summary=summary, samples=samples)
         roomy = Needs(seqs=1, batched_tokens=1, share_of_blocks=0.1)
-        return Trial(loss=loss, run=run, wall_s=0.1, needs=needs or roomy)
+        return Trial(
+            loss=loss,
+            run=run,
+            wall_s=0.1,
+            needs=needs or roomy,
+            num_lifetimes=num_lifetimes,
+        )
 
     return make
 

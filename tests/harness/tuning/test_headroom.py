@@ -19,6 +19,7 @@ from harness.tuning.headroom import (
     headroom,
     headroom_of_whole,
     keep_together,
+    lasts,
 )
 from harness.tuning.load import LoadKind, kind_of_load
 from harness.tuning.objective import BEYOND, CLOSENESS, Objective
@@ -49,6 +50,7 @@ class Loads:
         self.max_concurrency = max_concurrency
         self.under_way: list[int | None] = []
         self.tried: list[float] = []
+        self.lifetimes = 1e9
         self._share_of = share_of
         self._make_trial = make_trial
 
@@ -61,7 +63,10 @@ class Loads:
     def trial(self, rate: float) -> Trial:
         load = rate / (len(self.workload) / self.workload.duration_s)
         self.tried.append(round(load, 4))
-        return self._make_trial(good=np.arange(100) < 100 * self._share_of(load))
+        return self._make_trial(
+            good=np.arange(100) < 100 * self._share_of(load),
+            num_lifetimes=self.lifetimes / load,
+        )
 
     def headroom(self) -> Headroom:
         """What is found, beginning with today's load."""
@@ -82,17 +87,21 @@ class Loads:
 @pytest.mark.parametrize(
     ("most", "near", "load", "failing", "num_tried"),
     [
-        (1.6, (1.5, 1.625), 1.5, 1.625, 1),
+        (1.6, (1.5, 1.625), 1.5, 1.625, 2),
         (100, (8.0, None), 8.0, None, 1),
-        (1.0, (1.0, 1.0625), 1.0, 1.0625, 0),
-        (1.3, (1.5, 1.625), 1.25, 1.375, 4),
-        (1.1, (1.5, 1.625), 1.0, 1.125, 4),
+        (1.0, (1.0, 1.0625), 1.0, 1.0625, 1),
+        (1.3, (1.5, 1.625), 1.25, 1.375, 5),
+        (1.1, (1.5, 1.625), 1.0, 1.125, 5),
         (1.1, (8.0, None), 1.0, 1 + 7 / 64, 10),
-        (0.6, (0.75, 0.8125), 0.5625, 0.609375, 7),
+        (0.6, (0.75, 0.8125), 0.5625, 0.609375, 8),
         (0.6, (1.5, 1.625), 0.5625, 0.625, 6),
-        (0.01, (0.0, 0.05), 0.0, 0.05, 0),
-        (0.001, (0.5, 0.55), 0.0, 0.5 / 64, 10),
+        (0.01, (0.0, 0.05), 0.0, 0.05, 1),
+        (0.001, (0.5, 0.55), 0.0, 0.5 / 64, 11),
         (1.1, (0.75, 0.8125), 1.0625, 1.125, 7),
+        (1.6, (1.25, 1.3125), 1.3125, None, 2),  # the whole takes more than the stretch
+        (1.6, (1.0, 1.0625), 1.0625, None, 1),
+        (0.9, (0.5, 0.5625), 0.5625, 1.0, 2),
+        (0.9, (0.0, 0.05), 0.05, 1.0, 1),
     ],
 )
 def test_a_load_that_a_stretch_takes_is_lowered_to_what_the_whole_trace_takes(
@@ -104,7 +113,7 @@ def test_a_load_that_a_stretch_takes_is_lowered_to_what_the_whole_trace_takes(
     failing: float | None,
     num_tried: int,
 ) -> None:
-    """A queue that grows slowly is short at the end of a stretch."""
+    """A queue that grows slowly is short on a stretch; both ends are of the whole."""
     loads = Loads(make_trial, make_workload(40), lambda at: float(at <= most + 1e-6))
 
     found = loads.headroom_of_whole(Headroom(load=near[0], first_failing=near[1]))
@@ -142,6 +151,70 @@ def test_the_highest_load_that_keeps_the_slo_is_found(
     assert found.load == pytest.approx(load)
     assert found.first_failing == (None if failing is None else pytest.approx(failing))
     assert len(set(loads.tried)) == len(loads.tried) <= 11
+
+
+@pytest.mark.parametrize(
+    ("lifetimes", "most", "load", "lasting", "failing"),
+    [
+        (100, 100, 8.0, 8.0, None),
+        (16, 100, 8.0, 3.0, None),  # at 4x they come for 4 lifetimes
+        (16, 2.1, 2.0, 2.0, 2.25),
+        (4, 100, 8.0, None, None),
+        (4, 2.1, 2.0, None, 2.25),
+        (2, 0.8, 0.75, 0.25, 0.8125),  # found in passing, on the way down
+        (1, 0.8, 0.75, None, 0.8125),
+        (1, 0.01, 0.0, 0.0, 0.05),
+    ],
+)
+def test_a_load_has_to_last_to_be_headroom(
+    make_trial: MakeTrial,
+    make_workload: MakeWorkload,
+    lifetimes: float,
+    most: float,
+    load: float,
+    lasting: float | None,
+    failing: float | None,
+) -> None:
+    """Five times as long as a request takes, which is sooner over with more load."""
+    loads = Loads(make_trial, make_workload(), lambda at: float(at <= most))
+    loads.lifetimes = lifetimes
+
+    found = loads.headroom()
+
+    assert found.load == pytest.approx(load)
+    assert found.lasting == (None if lasting is None else pytest.approx(lasting))
+    assert found.first_failing == (None if failing is None else pytest.approx(failing))
+
+
+def test_a_load_under_which_queues_grow_is_not_kept_for_long(
+    make_trial: MakeTrial,
+) -> None:
+    """However long the trace is; whether they do is not known of few requests."""
+    growing, settled, unknown = (
+        make_trial(good=[1.0], steady=steady) for steady in (False, True, None)
+    )
+
+    assert not lasts(growing)
+    assert lasts(settled)
+    assert lasts(unknown)
+
+
+def test_lifetimes_are_counted_from_arrivals_and_latencies(
+    make_engine: MakeEngine, make_workload: MakeWorkload
+) -> None:
+    """Requests that come for 39 x 50 ms; in a closed loop when each is sent."""
+    engine = make_engine(make_workload(40, gap_s=0.05))
+    (open_,) = engine.evaluate([{}])
+    engine.max_concurrency = 4
+    engine.workload = make_workload(40, gap_s=0.0)
+    (closed,) = engine.evaluate([{}])
+
+    assert open_ is not None
+    assert open_.run is not None
+    mean_s = open_.run.samples.values["e2e"].mean()
+    assert open_.num_lifetimes == pytest.approx(1.95 / mean_s)
+    assert closed is not None
+    assert closed.num_lifetimes == pytest.approx(40 / 4 - 1, abs=1)
 
 
 def test_a_load_that_just_keeps_the_slo_is_replayed_to_its_end() -> None:
