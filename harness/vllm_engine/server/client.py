@@ -60,13 +60,14 @@ class ServerClient:
 
     Attributes:
         num_retries: Connections that had to be tried again.
-        last_byte_ns: When anything of any completion came, by ``perf_counter``.
+        last_sign_ns: When an answer or a token of any completion came, by
+            ``perf_counter``; a server that sends empty events gets nothing done.
     """
 
     def __init__(self, options: ServerOptions) -> None:
         self.url = options.url
         self.num_retries = 0
-        self.last_byte_ns = time.perf_counter_ns()
+        self.last_sign_ns = time.perf_counter_ns()
         self._secret = options.api_key
         headers = {"Accept-Encoding": "identity"}
         if options.api_key:
@@ -163,13 +164,14 @@ class ServerClient:
             headers={"Content-Type": "application/json"},
         )
         async with request as response:
-            self.last_byte_ns = time.perf_counter_ns()
+            self.last_sign_ns = time.perf_counter_ns()
             completion.is_begun = True
             try:
                 await self._check(response)
                 async for data, now_ns in _events(response):
-                    self.last_byte_ns = now_ns
                     completion.take(data, now_ns)
+                    if completion.last_token_ns == now_ns:
+                        self.last_sign_ns = now_ns
             except httpx.TransportError as error:
                 raise _broke_off(completion, error) from error
         if not completion.is_whole:

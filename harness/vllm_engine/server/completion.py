@@ -15,12 +15,17 @@ from harness.vllm_engine.server.fault import (
 MOST = 2**60
 """Tokens or nanoseconds of an answer: decades, so that a row can hold them."""
 
+MOST_TIMES, SPARE = 2, 16
+"""An answer with more than so many times the tokens that were asked for, and a few, has no
+end. Some servers end each sample with a chunk that has no token."""
+
 
 @dataclass(slots=True)
 class Completion:
     """One request as the client saw it; times are nanoseconds of ``perf_counter``.
 
     Attributes:
+        num_asked_tokens: Of all samples together; None for no bound.
         first_token_ns: When the first chunk with a token came, of whatever sample.
         last_token_ns: When the last such chunk came.
         gaps: When a chunk came that was not its sample's first, and how long after the
@@ -35,6 +40,7 @@ class Completion:
         is_whole: The stream came to its end.
     """
 
+    num_asked_tokens: int | None = None
     first_token_ns: int | None = None
     last_token_ns: int | None = None
     gaps: list[tuple[int, int]] = field(default_factory=list)
@@ -52,7 +58,7 @@ class Completion:
         """Take note of the data of one event.
 
         Raises:
-            ServerFaultError: It is an error, or cannot be read.
+            ServerFaultError: It is an error, cannot be read, or goes on and on.
         """
         if data == b"[DONE]":
             self.is_whole = True
@@ -74,6 +80,18 @@ class Completion:
                 "the stream holds other JSON than vLLM's completions:"
                 f" {shortened(repr(data[:80]))}",
             ) from error
+        self._check_end()
+
+    def _check_end(self) -> None:
+        if self.num_asked_tokens is None:
+            return
+        num_tokens = max(self.num_chunks, sum(map(len, self.token_ids.values())))
+        if num_tokens > MOST_TIMES * self.num_asked_tokens + SPARE:
+            raise ServerFaultError(
+                Fault.ERROR,
+                f"an answer has no end: {num_tokens:,} tokens have come, and max_tokens"
+                f" asked for {self.num_asked_tokens:,}; is it a vLLM server?",
+            )
 
     def _take_document(self, document: dict[str, Any], now_ns: int) -> None:
         for choice in document.get("choices") or ():

@@ -39,7 +39,7 @@ class OpenLoad:
         steps: Get the times between tokens.
         start_ns: When the run began, by ``perf_counter``.
         max_model_len: Longest prompt plus output; None where nobody knows.
-        hang_after_s: Without a byte for so long, the server has stopped.
+        hang_after_s: Without a token for so long, the server has stopped.
         is_stopped: Somebody wants the run to end.
     """
 
@@ -104,7 +104,7 @@ class OpenLoad:
                 self._leave_out(request)
                 continue
             task = asyncio.create_task(self._one(request, num_tokens))
-            self._under_way[request.request_id] = _UnderWay(request, task)
+            self._under_way[request.request_id] = _UnderWay(request, task, num_tokens)
 
     def _num_to_ask_for(self, request: Request) -> int:
         """Output tokens a sample: the longest one's, cut where the model ends."""
@@ -175,11 +175,11 @@ class OpenLoad:
         waiting = [u.sent_ns for u in self._under_way.values() if u.sent_ns is not None]
         if not waiting:
             return
-        since_ns = max(min(waiting), self._client.last_byte_ns)
+        since_ns = max(min(waiting), self._client.last_sign_ns)
         if time.perf_counter_ns() - since_ns > self._hang_after_ns:
             raise ServerFaultError(
                 Fault.UNRESPONSIVE,
-                f"no byte came from it for {self._hang_after_ns / _NS_PER_S:g} s on any"
+                f"no token came from it for {self._hang_after_ns / _NS_PER_S:g} s on any"
                 f" of {number_of(len(waiting), 'request')} under way (--hang-after)",
             )
 
@@ -206,8 +206,10 @@ async def ended(tasks: Sequence[asyncio.Task[None]]) -> None:
 class _UnderWay:
     """A request that was sent and has not left."""
 
-    def __init__(self, request: Request, task: asyncio.Task[None]) -> None:
+    def __init__(
+        self, request: Request, task: asyncio.Task[None], num_tokens: int
+    ) -> None:
         self.request = request
         self.task = task
-        self.seen = Completion()
+        self.seen = Completion(num_asked_tokens=num_tokens * request.n)
         self.sent_ns: int | None = None

@@ -9,7 +9,7 @@ DEFAULT_VOCAB_SIZE = 10_000
 """A server does not say how many tokens its model has; hardly any has fewer."""
 
 HANG_AFTER_S = 60.0
-"""Without a byte on any request for so long, a server is taken to have stopped."""
+"""Without a token on any request for so long, a server is taken to have stopped."""
 
 _EXAMPLE = "give it as http://localhost:8000"
 
@@ -23,7 +23,7 @@ class ServerOptions:
         model: Name to ask for; None for the only one that it serves.
         api_key: Sent as a bearer token; never shown, logged or stored.
         vocab_size: Prompts have token ids below this.
-        hang_after_s: Without a byte on any request for so long, the run ends.
+        hang_after_s: Without a token on any request for so long, the run ends.
         warmup_requests: Requests sent before the run, which share nothing with it.
         max_concurrency: Most requests under way at a time; None for no limit.
         block_size: Tokens in a block, where the server does not say.

@@ -183,7 +183,7 @@ class _Replay:
     ) -> Outcome:
         self._make_rows(server.block_size or self._options.block_size)
         self._before = await look(client)
-        client.last_byte_ns = self._start_ns = time.perf_counter_ns()
+        client.last_sign_ns = self._start_ns = time.perf_counter_ns()
         self._steps.look(0, self._before)
         load = OpenLoad(
             self._source(),

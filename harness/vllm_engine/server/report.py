@@ -199,6 +199,8 @@ def _notes_on_outputs(seen: Observed) -> Iterator[str]:
         yield f"{seen.num_cut:,} outputs were cut where the model ends, as simulated"
     if requests.num_short:
         yield f"{requests.num_short:,} outputs are shorter than asked for"
+    if requests.num_long:
+        yield f"{requests.num_long:,} outputs are longer than asked for"
     if requests.num_uneven:
         yield (
             f"{requests.num_uneven:,} requests have samples of several lengths in the"

@@ -29,6 +29,7 @@ class RequestRows:
     Attributes:
         lateness_ns: Between due and sent, one a request that was sent.
         num_short: Requests that got fewer tokens than they asked for.
+        num_long: Requests that got more, as the server counts.
         num_uneven: Requests with samples of several lengths, which a server gives one.
         num_finished_samples: Samples of all that have finished.
         has_lumps: A chunk held several tokens, so that gaps are between chunks.
@@ -42,7 +43,7 @@ class RequestRows:
         self, clock: Clock, block_size: int, findable: tuple[IntArray, IntArray] | None
     ) -> None:
         self.lateness_ns: list[int] = []
-        self.num_short = self.num_uneven = self.num_finished_samples = 0
+        self.num_short = self.num_long = self.num_uneven = self.num_finished_samples = 0
         self.has_lumps = False
         self.is_cached_known = self.is_queue_known = True
         self.num_done = 0
@@ -106,6 +107,7 @@ class RequestRows:
         record.finished_ns = self._clock(seen.last_token_ns)
         record.status = RequestStatus.FINISHED
         self.num_short += record.num_output_tokens < num_asked
+        self.num_long += (seen.num_output_tokens or 0) > num_asked
         self.num_uneven += len({length for _, length in request.outputs}) > 1
         self.num_finished_samples += request.n
         self.has_lumps |= seen.num_chunks < record.num_output_tokens

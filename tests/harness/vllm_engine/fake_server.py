@@ -19,6 +19,8 @@ FAULTS = (
     "other_json",
     "429",
     "no_answer",
+    "endless",
+    "empty_events",
 )
 
 
@@ -351,6 +353,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "cut_stream":
             self._chunk(b"")
             return True
+        while fault in ("endless", "empty_events"):
+            choices = [{"index": 0, "text": "x"}] if fault == "endless" else []
+            self._event({"choices": choices})  # until the client has gone
+            time.sleep(self.fake.token_s)
         self.close_connection = True
         return True
 

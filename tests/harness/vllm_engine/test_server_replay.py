@@ -232,13 +232,15 @@ def test_refusal_of_a_request_is_no_end() -> None:
         ("drop", "server_lost", "broke off after 2 chunks"),
         ("cut_stream", "server_lost", "without its last event"),
         ("no_answer", "server_lost", "closed the connection"),
-        ("hang", "server_unresponsive", "no byte came from it for 0.5 s"),
+        ("hang", "server_unresponsive", "no token came from it for 0.5 s"),
+        ("empty_events", "server_unresponsive", "no token came from it for 0.5 s"),
+        ("endless", "server_error", "25 tokens have come, and max_tokens asked for 4"),
     ],
 )
 def test_fault_in_the_middle(fault: str, kind: str, told: str) -> None:
     """Each fault ends the run in bounded time, and what there was is kept."""
     requests = [request(i, 0.02 * i) for i in range(30)]
-    hang_after_s = 0.5 if fault == "hang" else 30.0
+    hang_after_s = 0.5 if kind == "server_unresponsive" else 30.0
     started = time.monotonic()
     with running(fault=fault, fault_at=5) as server:
         done = run(server, requests, hang_after_s=hang_after_s, max_concurrency=1)
@@ -541,6 +543,15 @@ def test_odd_figures_of_an_answer_are_unknown(odd: Any) -> None:
     assert done.outcome.ending is Ending.COMPLETE
     assert [row.num_output_tokens for row in done.requests] == [4, 4]
     assert "requests.num_cached_tokens" in done.measurement.unmeasured
+
+
+def test_more_tokens_than_asked_for_are_noted() -> None:
+    """An answer that ends, though late, ends no run."""
+    with running(extra_of_last={"usage": {"completion_tokens": 6}}) as server:
+        done = run(server, [request(0), request(1)])
+
+    assert done.outcome.ending is Ending.COMPLETE
+    assert "2 outputs are longer than asked for" in done.measurement.notes
 
 
 def test_configuration_that_is_no_number_is_unknown() -> None:
