@@ -30,6 +30,7 @@ class Bodies:
         num_unlearned: Outputs that later prompts continue and that the server kept to
             itself.
         returns_tokens: Generated token ids are asked for, as later prompts continue them.
+        sends_priority: Requests carry the priority that the trace gives them.
     """
 
     def __init__(self, workload: Workload, server: Server, vocab_size: int) -> None:
@@ -42,6 +43,7 @@ class Bodies:
         self._continued = set(workload.prompts.segments[is_output].tolist())
         self.returns_tokens = bool(self._continued)
         self.num_unlearned = 0
+        self.sends_priority = False
         self._ready: dict[int, Future[bytes]] = {}
         self._num_ahead_tokens = 0
         self._next = self._in_order()
@@ -78,12 +80,12 @@ class Bodies:
             self._tokens.learn(run, generated)
             self.num_unlearned += run[0] in self._continued and len(generated) < run[1]
 
-    def warm_up(self, number: int, num_tokens: int) -> bytes:
+    def warm_up(self, number: int, num_tokens: int, *, priority: int = 0) -> bytes:
         """A request that shares nothing with the workload."""
-        return orjson.dumps(
-            self._sampling(WARMUP_OUTPUT_TOKENS, 1)
-            | {"prompt": self._tokens.warm_up(number, num_tokens)}
-        )
+        knobs = self._sampling(WARMUP_OUTPUT_TOKENS, 1)
+        if priority:
+            knobs["priority"] = priority
+        return orjson.dumps(knobs | {"prompt": self._tokens.warm_up(number, num_tokens)})
 
     def _in_order(self) -> Iterator[int]:
         order = np.argsort(self._workload.arrival_ns, kind="stable")
@@ -113,6 +115,8 @@ class Bodies:
             salt = f"adapter {adapter}, salt {salt}"
         if salt is not None:
             knobs["cache_salt"] = str(salt)
+        if request.priority and self.sends_priority:
+            knobs["priority"] = request.priority
         return knobs
 
     def _sampling(self, num_output_tokens: int, n: int) -> dict[str, Any]:

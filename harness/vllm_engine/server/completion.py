@@ -16,8 +16,8 @@ MOST = 2**60
 """Tokens or nanoseconds of an answer: decades, so that a row can hold them."""
 
 MOST_TIMES, SPARE = 2, 16
-"""An answer with more than so many times the tokens that were asked for, and a few, has no
-end. Some servers end each sample with a chunk that has no token."""
+"""An answer with more than so many times the tokens that were asked for, and a few, has
+no end. Some servers end each sample with a chunk that has no token."""
 
 
 @dataclass(slots=True)

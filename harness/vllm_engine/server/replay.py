@@ -21,6 +21,7 @@ from harness.vllm_engine.server.fault import (
 from harness.vllm_engine.server.load import TICK_S, OpenLoad, ended
 from harness.vllm_engine.server.metrics import Difference, Snapshot
 from harness.vllm_engine.server.options import ServerOptions
+from harness.vllm_engine.server.priority import PriorityState, try_priority
 from harness.vllm_engine.server.report import Observed, measurement, unmeasured_of
 from harness.vllm_engine.server.rows import RequestRows, StepRows
 from harness.workload import Workload
@@ -91,7 +92,7 @@ class _Replay:
         self._journal = journal
         self._start_ns = time.perf_counter_ns()
         self._server: Server | None = None
-        self._cache = CacheState()
+        self._cache, self._priority = CacheState(), PriorityState()
         self._before: Snapshot | None = None
         self._after: Snapshot | None = None
         self._is_over = asyncio.Event()
@@ -154,6 +155,13 @@ class _Replay:
             body = bodies.warm_up(number, int(lengths[number % len(lengths)]))
             with suppress(RequestRefusedError):  # the run will say it of its own
                 await self._answered(client.complete(body, Completion()))
+        if (self._workload.priority != 0).any() and not self._is_stopped():
+            await self._answered(self._try_priority(client, bodies))
+
+    async def _try_priority(self, client: ServerClient, bodies: Bodies) -> None:
+        number = self._options.warmup_requests
+        self._priority = await try_priority(client, bodies, number)
+        bodies.sends_priority = self._priority.is_sent
 
     async def _answered(self, answer: Coroutine[None, None, None]) -> None:
         """Wait for an answer, as long as nobody stops that and it is not too long.
@@ -283,6 +291,7 @@ class _Replay:
             before=self._before,
             difference=difference,
             cache=self._cache,
+            priority=self._priority,
             num_cut=self._num_cut,
             num_unlearned=self._num_unlearned,
             num_missed_looks=self._num_missed_looks,

@@ -10,6 +10,7 @@ from harness.vllm_engine.server.cold import CacheState, checked, most_findable
 from harness.vllm_engine.server.detect import Server
 from harness.vllm_engine.server.metrics import HISTOGRAMS, Difference, Snapshot
 from harness.vllm_engine.server.options import ServerOptions
+from harness.vllm_engine.server.priority import PriorityState
 from harness.vllm_engine.server.rows import RequestRows
 from harness.workload import Workload
 from results.measured import Measurement
@@ -52,6 +53,7 @@ class Observed:
     before: Snapshot | None
     difference: Difference | None
     cache: CacheState
+    priority: PriorityState
     num_cut: int
     num_unlearned: int
     num_missed_looks: int
@@ -113,6 +115,8 @@ def _is_cached_known(requests: RequestRows) -> bool:
 
 def _facts(seen: Observed) -> dict[str, Any]:
     facts = {} if seen.server is None else seen.server.facts()
+    if seen.priority.policy is not None:
+        facts["scheduling_policy"] = seen.priority.policy
     if seen.cache.is_cold:
         facts["cold_cache_by"] = seen.cache.how
     if seen.difference is None or seen.difference.is_restarted:
@@ -154,8 +158,8 @@ def _notes(seen: Observed, cache: CacheState) -> Iterator[str]:
         yield f"{seen.num_retries:,} connections had to be tried again"
     if seen.num_missed_looks:
         yield f"{seen.num_missed_looks:,} looks at the metrics were not answered in time"
-    if (seen.workload.priority != 0).any():
-        yield "priorities of the trace were left out"
+    if seen.priority.note:
+        yield seen.priority.note
 
 
 def _notes_on_others(seen: Observed) -> Iterator[str]:

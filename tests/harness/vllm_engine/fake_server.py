@@ -46,6 +46,9 @@ class FakeServer:
         extra_of_last: Goes into the last event of each answer.
         block_size_text: What its metrics say of its blocks, if not their size.
         more_metrics: Follows them.
+        scheduling_policy: What it goes by.
+        refuses_priority: It takes none, as V0 without that policy.
+        tells_policy: It is in development mode and says what it goes by.
     """
 
     models: tuple[str, ...] = ("tiny",)
@@ -66,6 +69,9 @@ class FakeServer:
     extra_of_last: dict[str, Any] = field(default_factory=dict)
     block_size_text: str = ""
     more_metrics: str = ""
+    scheduling_policy: str = "fcfs"
+    refuses_priority: bool = False
+    tells_policy: bool = False
     tokens_a_chunk: int = 1
     preemptions_a_request: int = 0
     seen: list[tuple[str, str]] = field(default_factory=list)
@@ -225,6 +231,10 @@ class _Handler(BaseHTTPRequestHandler):
         }
         if fake.version is not None:
             answers["/version"] = lambda: {"version": fake.version}
+        if fake.tells_policy:
+            scheduler = {"policy": fake.scheduling_policy}
+            config = {"vllm_config": {"scheduler_config": scheduler}}
+            answers["/server_info?config_format=json"] = lambda: config
         if fake.is_other:
             self._answer(200, b"<html>a shop</html>", "text/html")
         elif self.path == "/metrics" and fake.has_metrics:
@@ -268,6 +278,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(429, {"detail": "slow down"})
         elif fault == "no_answer":
             self.close_connection = True
+        elif fake.refuses_priority and body.get("priority"):
+            said = f"Got priority {body['priority']} but Priority scheduling is not on."
+            self._json(400, {"message": said})
         elif len(body["prompt"]) + body["max_tokens"] > min(
             fake.refuses_above, fake.longest
         ):
