@@ -70,12 +70,15 @@ def check_packages(installation: Installation | None) -> Check:
     loaded = strangers_on(sys.path)
     # A Python that is started here looks into this folder first.
     here = {} if sys.flags.safe_path else strangers_on(["", *sys.path])
+    sound = f"{', '.join(OUR_PACKAGES)} are blockbench's own"
+    rivals = here
+    if source := _source_of_ours(here):
+        rivals, sound = {}, f"{sound}; a Python started in this folder takes {source}'s"
     is_installed = installation is not None
-    complaints = list(_complaints(owners, loaded, here, is_installed=is_installed))
+    complaints = list(_complaints(owners, loaded, rivals, is_installed=is_installed))
     return Check(
         "packages",
-        "; ".join(found for found, _ in complaints)
-        or f"{', '.join(OUR_PACKAGES)} are blockbench's own",
+        "; ".join(found for found, _ in complaints) or sound,
         "; ".join(dict.fromkeys(advice for _, advice in complaints)),
         {"owners": owners, "shadowed_by": here | loaded},
         Status.PROBLEM,
@@ -92,6 +95,16 @@ def strangers_on(path: Sequence[str]) -> dict[str, str]:
     return {
         name: place for name, place in places.items() if not _is_same(place, ROOT / name)
     }
+
+
+def _source_of_ours(strangers: dict[str, str]) -> Path | None:
+    """The checkout of blockbench that all five packages were found in; else None."""
+    folders = {Path(place).parent for place in strangers.values()}
+    if set(strangers) != set(OUR_PACKAGES) or len(folders) > 1:
+        return None
+    project = folders.pop() / "pyproject.toml"
+    is_ours = project.is_file() and b'\nname = "blockbench"\n' in project.read_bytes()
+    return project.parent if is_ours else None
 
 
 def _place(name: str, path: Sequence[str]) -> str:

@@ -189,6 +189,24 @@ def test_a_folder_of_our_name_hides_nothing(
     assert (code, checks["packages"]["status"]) == (0, "ok")
 
 
+@pytest.mark.parametrize(("name", "code"), [("blockbench", 0), ("rival", 4)])
+def test_a_checkout_of_ours_is_no_stranger(tmp_path: Path, name: str, code: int) -> None:
+    """Where blockbench is installed from, its sources lie beside the installed copy.
+
+    Another project with packages of all our names is one nevertheless.
+    """
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "{name}"\n')
+    for package in ("bench_cli", "allocators", "harness", "profiles", "results"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+
+    done = execute(tmp_path)
+
+    assert done.returncode == code
+    is_told = f"a Python started in this folder takes {tmp_path}'s" in done.stdout
+    assert is_told == (code == 0)
+
+
 def test_a_package_that_blockbench_itself_would_import(
     examine: Callable[[], tuple[int, Checks]], site: Path
 ) -> None:
