@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from bench_cli.arm_settings import settings_of
 from bench_cli.condition import describe_judgement
 from bench_cli.quantity import (
     format_duration,
@@ -231,13 +232,14 @@ def _print_rest(
     notes: Sequence[str],
 ) -> None:
     """What is said of each arm, how it comes about, and what became of conditions."""
-    for result in comparison.arms:
-        verdict = result.verdict.value
-        words = f"{result.arm.name}: {verdict}; {result.reason}"
-        screen.line(words, _STYLES.get(verdict, ""))
-        for cause in [*_causes(result), *_findings(comparison.baseline, result.arm)]:
-            screen.aside(cause)
     base = comparison.baseline
+    for result in comparison.arms:
+        verdict, arm = result.verdict.value, result.arm
+        screen.line(f"{arm.name}: {verdict}; {result.reason}", _STYLES.get(verdict, ""))
+        if settings := settings_of(base, result):
+            screen.aside(settings)
+        for cause in [*_causes(result), *_findings(base, arm)]:
+            screen.aside(cause)
     if base.is_simulated:
         screen.aside(step_times_line(base.config.get("step_time_error")))
     for note in notes:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench_cli.arm_plan import Replays, name_of
@@ -60,7 +61,9 @@ def measured_sides(
                 folders[order.arm].append(str(done.saved.folder))
     arms = list(folders.values())
     base = list(baseline) or arms.pop(0)
-    return stored_sides([name for arm in arms for name in arm], base, slo, allowed)
+    runs = [run for arm in arms for run in arm]
+    called = {Path(run): name for name, them in folders.items() for run in them}
+    return stored_sides(runs, base, slo, allowed, called)
 
 
 def _orders(

@@ -1,7 +1,8 @@
 """The two sides of a comparison: a baseline and arms, replayed now or stored before."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import typer
 
@@ -40,8 +41,11 @@ def stored_sides(
     baseline: Sequence[str],
     slo: Slo | None,
     allowed: Sequence[Hindrance],
+    names_of_arms: Mapping[Path, str] | None = None,
 ) -> Sides:
     """Stored runs beside the baseline that was named, or the first of them.
+
+    Runs that were just made are called by ``names_of_arms``; others, by their folders.
 
     Raises:
         RunFolderError: One is not there or cannot be read.
@@ -50,10 +54,10 @@ def stored_sides(
     stored = load_stored([*baseline, *names])
     limits, notes = _limits(slo, [run.info.slo for run in stored])
     if baseline:
-        base = _one_arm(arms_of(stored[: len(baseline)], limits))
-        arms = arms_of(stored[len(baseline) :], limits)
+        base = _one_arm(arms_of(stored[: len(baseline)], limits, names_of_arms))
+        arms = arms_of(stored[len(baseline) :], limits, names_of_arms)
     else:
-        base, *arms = arms_of(stored, limits)
+        base, *arms = arms_of(stored, limits, names_of_arms)
     if not arms:
         what = "all have the same settings" if len(names) > 1 else "it is one run"
         raise UsageError(

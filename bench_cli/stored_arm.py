@@ -1,7 +1,7 @@
 """Stored runs as arms of a comparison, and what keeps them from being one."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -30,18 +30,26 @@ def load_stored(names: Sequence[str]) -> list[StoredRun]:
     return stored
 
 
-def arms_of(stored: Sequence[StoredRun], slo: Slo | None) -> list[Arm]:
+def arms_of(
+    stored: Sequence[StoredRun],
+    slo: Slo | None,
+    names_of_arms: Mapping[Path, str] | None = None,
+) -> list[Arm]:
     """One arm a run; measured runs of one configuration are repeats of one arm.
 
     Args:
         stored: The runs, in the order of their arms.
         slo: Limits that all are judged by, instead of what each was run with.
+        names_of_arms: What the arm of a folder is called, other than the folder.
     """
     limits = None if slo is None else slo.to_dict()
     keys = [_identity(place, run) for place, run in enumerate(stored)]
     first_place = {key: place for place, key in reversed(list(enumerate(keys)))}
     order = sorted(range(len(stored)), key=lambda place: first_place[keys[place]])
     names = _names([run.folder for run in stored])
+    if names_of_arms is not None:
+        called = [names_of_arms.get(run.folder) for run in stored]
+        names = [given or name for given, name in zip(called, names, strict=True)]
     return [
         _arm(names[places[0]], [stored[place] for place in places], limits)
         for places in (list(g) for _, g in groupby(order, key=keys.__getitem__))

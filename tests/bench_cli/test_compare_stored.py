@@ -172,6 +172,32 @@ def test_first_run_is_the_baseline(call: Call, write: Write) -> None:
     assert metrics_of(document)["ttft_p50"]["evidence"] == "requests"
 
 
+def test_what_is_set_otherwise_is_named(call: Call, write: Write) -> None:
+    """Names of folders do not tell it, so that a line does, with both values."""
+    write("old")
+    write("new", config={"max_num_seqs": 64, "swap_space": None, "watermark": 0.05})
+    write("same")
+
+    _, out, _ = call("compare", "old", "new", "same")
+
+    lines = [line.strip() for line in out.splitlines() if "settings: " in line]
+    assert lines == [
+        "settings: max_num_seqs 256 -> 64, swap_space 4 -> not set, watermark 0.01 ->"
+        " 0.05",
+        "settings: the same",
+    ]
+
+
+def test_many_settings_are_counted(call: Call, write: Write) -> None:
+    """The screen names a few of them."""
+    write("old")
+    write("new", config={f"knob_{number}": number for number in range(9)})
+
+    _, out, _ = call("compare", "old", "new")
+
+    assert "knob_5 not set -> 5, 3 more, see --json\n" in out
+
+
 def test_last_and_parts_of_names_are_runs(call: Call, write: Write) -> None:
     """Runs are found as ``show`` finds them."""
     write("a-slow")

@@ -169,6 +169,7 @@ def test_the_simulation_and_the_engine_are_arms_like_others(
 
     assert code == 0, err
     document = json.loads(out)
+    assert [arm["name"] for arm in document["arms"]] == ["engine=sim", "engine=vllm"]
     sources = [arm["summary"]["source"] for arm in document["arms"]]
     assert sources == ["simulated", "measured"]
     assert err.count("engine-sim") == 1
