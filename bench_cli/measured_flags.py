@@ -16,7 +16,7 @@ from bench_cli.server_key import api_key
 if TYPE_CHECKING:
     from harness.vllm_engine.server.options import ServerOptions
     from harness.vllm_engine.spec import EngineSpec
-    from harness.vllm_engine.started import Patience
+    from harness.vllm_engine.vigil import Patience
 
 DEFAULT_WARMUP = 4
 NOT_VLLMS = ("gpu", "policy", "engine", "vllm_version", "enforce_eager")
@@ -171,7 +171,7 @@ class MeasuredFlags:
             UsageError: A time that cannot be read.
         """
         from bench_cli.quantity import parse_duration
-        from harness.vllm_engine.started import Patience
+        from harness.vllm_engine.vigil import Patience
 
         given = {"hang_after_s": self.hang_after, "start_s": self.start_timeout}
         return Patience(

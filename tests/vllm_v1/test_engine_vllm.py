@@ -251,14 +251,19 @@ def trace(tmp_path: Path) -> Path:
 def test_the_command_measures_saves_and_explains(
     model: Path, trace: Path, tmp_path: Path
 ) -> None:
-    """One document on stdout, a run folder with vLLM's log, and sim beside it."""
-    folder = tmp_path / "run"
+    """One document on stdout, a run folder with vLLM's log, and sim beside it.
+
+    Nothing is left where temporary files are but torch's own cache.
+    """
+    folder, temporary = tmp_path / "run", tmp_path / "temporary"
+    temporary.mkdir()
     done = subprocess.run(
         command_for(model, trace, "--beside-sim", "--json", "-o", folder),
         capture_output=True,
         text=True,
         cwd=tmp_path,
         timeout=120,
+        env=os.environ | {"TMPDIR": str(temporary)},
     )
 
     assert done.returncode == 0, done.stderr
@@ -272,6 +277,7 @@ def test_the_command_measures_saves_and_explains(
     notes = " ".join(run.info.measurement.notes if run.info.measurement else ())
     assert "given the same arrivals and steps" in notes
     assert "cannot be told what to generate" in notes
+    assert not [p for p in temporary.iterdir() if "torchinductor" not in p.name]
 
 
 @pytest.mark.parametrize(

