@@ -12,12 +12,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import httpx
+import numpy as np
 import pytest
 
 from harness.config import resolve_config
@@ -38,21 +41,6 @@ SCRIPT = Path(sys.executable).with_name("blockbench")
 VOCAB = 2_048
 BLOCK, NUM_BLOCKS, LONGEST = 32, 128, 1_024
 START_S = 150
-MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "vocab_size": VOCAB,
-    "max_position_embeddings": 4_096,
-    "rms_norm_eps": 1e-5,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "torch_dtype": "float32",
-}
 FLAGS = (
     "--served-model-name tiny --load-format dummy --skip-tokenizer-init --enforce-eager"
     f" --block-size {BLOCK} --num-gpu-blocks-override {NUM_BLOCKS} --max-model-len"
@@ -64,8 +52,7 @@ FLAGS = (
 class RealServer:
     """vLLM's server in a process group of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        (folder / "config.json").write_text(json.dumps(MODEL))
+    def __init__(self, model: Path, folder: Path) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -78,7 +65,7 @@ class RealServer:
             "VLLM_SERVER_DEV_MODE": "1",
         }
         module = "vllm.entrypoints.openai.api_server"
-        flags = ["--model", str(folder), "--port", str(port), *FLAGS.split()]
+        flags = ["--model", str(model), "--port", str(port), *FLAGS.split()]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, *flags],
@@ -116,9 +103,9 @@ class RealServer:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealServer]:
     """Start the server once."""
-    real = RealServer(tmp_path_factory.mktemp("server"))
+    real = RealServer(model, tmp_path_factory.mktemp("server"))
     try:
         real.wait()
         yield real
@@ -256,6 +243,18 @@ def test_too_long_for_the_model(server: RealServer) -> None:
 
     assert RequestStatus.REJECTED in {row.status for row in measured.requests}
     assert measured.outcome.ending is Ending.COMPLETE
+
+
+def test_priorities_are_left_out_where_arrival_decides(server: RealServer) -> None:
+    """The server says what it goes by, and takes a priority in silence all the same."""
+    workload = open_trace(trace(num_requests=3, turns=1))
+    workload = replace(workload, priority=np.full(3, 5))
+    measured = replay_on_server(workload, ServerOptions(url=server.url, vocab_size=VOCAB))
+    body = {"model": "tiny", "prompt": [500], "max_tokens": 1, "priority": 5}
+
+    assert measured.measurement.facts["scheduling_policy"] == "fcfs"
+    assert any("policy is fcfs" in note for note in measured.measurement.notes)
+    assert httpx.post(f"{server.url}/v1/completions", json=body).status_code == 200
 
 
 def test_watched_while_others_use_it(server: RealServer) -> None:

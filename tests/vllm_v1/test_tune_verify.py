@@ -6,6 +6,7 @@ On the CPU, with a tiny model that has no weights; about a minute together.
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -37,25 +38,10 @@ CPU = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
-MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "vocab_size": 2_048,
-    "max_position_embeddings": 4_096,
-    "rms_norm_eps": 1e-5,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "torch_dtype": "float32",
-}
 
 
 @pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def model(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with the configuration of a tiny Llama, beside a trace."""
     for name, value in CPU.items():
         monkeypatch.setenv(name, value)
@@ -69,10 +55,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         num_prefixes=2,
     )
     generate_trace(Path("trace.jsonl"), options)
-    folder = tmp_path / "tiny model"
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(MODEL))
-    return folder
+    return shutil.copytree(model, tmp_path / "tiny model")
 
 
 def tune(*args: object) -> dict[str, Any]:
