@@ -188,17 +188,35 @@ def finish(
     from bench_cli.run_end import exit_code_of_run, save_and_print
     from results.findings.failure import FAILURES
 
-    measurement = run.measurement
+    notes = [*run.measurement.notes, *said_of_gpu(order.flags, info)]
     if order.measured.beside_sim:
-        said = said_beside(order.workload, info, run)
-        measurement = replace(measurement, notes=(*measurement.notes, said))
-    info = replace(info, measurement=measurement)
+        notes.append(said_beside(order.workload, info, run))
+    info = replace(info, measurement=replace(run.measurement, notes=tuple(notes)))
     saved = save_and_print(store, info, run, order.report)
     code = exit_code_of_run(run)
     if code is ExitCode.ENGINE_FAILED:
         what, _ = FAILURES[run.outcome.kind]
         typer.echo(f"error: {what}: {run.outcome.message}", err=True)
     return Measured(saved, code)
+
+
+def said_of_gpu(flags: EngineFlags, info: "RunInfo") -> list[str]:
+    """A note where ``--gpu`` names another device than the one that vLLM ran on."""
+    from profiles.errors import ProfileError
+    from profiles.gpu import load_gpu
+
+    ran_on = info.config["gpu"]
+    is_said = flags.gpu != EngineFlags().gpu
+    if flags.engine is not Engine.VLLM or not is_said or ran_on is None:
+        return []
+    with suppress(ProfileError):
+        if load_gpu(flags.gpu).name == load_gpu(ran_on).name:
+            return []
+    machine = "a CPU" if ran_on == "cpu" else ran_on
+    return [
+        f"--gpu {flags.gpu} is for simulations: vLLM ran on {machine};"
+        " CUDA_VISIBLE_DEVICES chooses among several GPUs"
+    ]
 
 
 def said_beside(workload: "Workload", info: "RunInfo", run: "MeasuredRun") -> str:

@@ -11,11 +11,13 @@ import pytest
 from bench_cli.engine_flags import EngineFlags
 from bench_cli.engine_options import Engine, Policy
 from bench_cli.measured_flags import MeasuredFlags, given_to_vllm
+from bench_cli.measured_run import said_of_gpu
 from bench_cli.repeats import dispersion_of
 from harness.errors import UsageError
 from harness.vllm_engine import started
 from harness.vllm_engine.measured_config import measured_config
 from results import load
+from results.run_info import RunInfo
 
 Call = Callable[..., tuple[int, str, str]]
 FAKE = Path(__file__).parents[1] / "harness" / "vllm_engine" / "fake_child.py"
@@ -63,6 +65,34 @@ def test_a_measured_run_is_saved_and_shown(
     assert stored.info.measurement is not None
     assert stored.info.measurement.notes == ("a note",)
     assert Path("run", "vllm.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "ran_on", "told"),
+    [
+        ("H200", "NVIDIA H200", ""),
+        ("H200", "NVIDIA L40S", "vLLM ran on NVIDIA L40S"),
+        ("my.toml", "NVIDIA L40S", "--gpu my.toml is for simulations"),
+        ("H200", None, ""),  # vLLM did not start
+        ("H200", "cpu", "vLLM ran on a CPU"),
+        (EngineFlags().gpu, "NVIDIA L40S", ""),
+    ],
+)
+def test_a_gpu_that_vllm_did_not_run_on_is_noted(
+    asked: str, ran_on: str | None, told: str
+) -> None:
+    """``--gpu`` chooses nothing where vLLM itself runs."""
+    info = RunInfo(
+        source="measured",
+        engine="vllm",
+        policy="v1",
+        config={"gpu": ran_on},
+        trace={},
+    )
+    notes = said_of_gpu(EngineFlags(engine=Engine.VLLM, gpu=asked), info)
+
+    assert [told in note for note in notes] == ([True] if told else [])
+    assert not said_of_gpu(EngineFlags(engine=Engine.SERVER, gpu=asked), info)
 
 
 @pytest.mark.parametrize(

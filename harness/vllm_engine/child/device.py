@@ -21,13 +21,20 @@ def device_facts(vllm: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {"device": str(platform.device_type) or None}
     if facts["device"] == "cpu":
         return facts | {"gpu": None, "gpu_memory_gib": None}
+    name = _told(platform, "get_device_name")
+    memory = _told(platform, "get_device_total_memory")
+    return facts | {
+        "gpu": None if name is None else str(name),
+        "gpu_memory_gib": None if memory is None else int(memory) / 2**30,
+    }
+
+
+def _told(platform: Any, name: str) -> Any:
+    """What a platform of vLLM's says of its first device; None where it fails to."""
     try:
-        memory: int | None = int(platform.get_device_total_memory())
-        name: str | None = str(platform.get_device_name())
-    except (AttributeError, NotImplementedError, RuntimeError):
-        memory = name = None
-    gib = None if memory is None else memory / 2**30
-    return facts | {"gpu": name, "gpu_memory_gib": gib}
+        return getattr(platform, name)()
+    except Exception:  # NVML's own errors, devices named in odd ways, another interface
+        return None
 
 
 def _nvml() -> Any:
@@ -55,29 +62,33 @@ class GpuReadings:
 
     def __init__(self, *, is_cuda: bool) -> None:
         self._nvml: Any = None
-        self._samples: list[tuple[int, int, int]] = []
+        self._memory: list[int] = []
+        self._traffic: list[tuple[int, int]] = []
         self._stopped = Event()
         self._handle = self._open() if is_cuda else None
         if self._handle is not None:
             Thread(target=self._run, daemon=True).start()
 
     def close(self) -> dict[str, Any]:
-        """What was read: the most memory in use, and mean and most bytes a second."""
+        """What was read: the most memory in use, and mean and most bytes a second.
+
+        Each is None where the GPU does not tell it.
+        """
         self._stopped.set()
-        if self._handle is None or not self._samples:
-            return {"gpu_memory_used_bytes": None, "pcie": None}
-        memory, sent, received = zip(*self._samples, strict=True)
-        num = len(self._samples)
         return {
-            "gpu_memory_used_bytes": max(memory),
-            "pcie": self._link()
-            | {
-                "num_readings": num,
-                "to_gpu_bytes_per_s_mean": sum(received) / num,
-                "to_gpu_bytes_per_s_max": max(received),
-                "from_gpu_bytes_per_s_mean": sum(sent) / num,
-                "from_gpu_bytes_per_s_max": max(sent),
-            },
+            "gpu_memory_used_bytes": max(self._memory, default=None),
+            "pcie": self._rates() if self._traffic else None,
+        }
+
+    def _rates(self) -> dict[str, Any]:
+        sent, received = zip(*self._traffic, strict=True)
+        num = len(sent)
+        return self._link() | {
+            "num_readings": num,
+            "to_gpu_bytes_per_s_mean": sum(received) / num,
+            "to_gpu_bytes_per_s_max": max(received),
+            "from_gpu_bytes_per_s_mean": sum(sent) / num,
+            "from_gpu_bytes_per_s_max": max(sent),
         }
 
     def _open(self) -> Any:
@@ -93,20 +104,24 @@ class GpuReadings:
             return None
 
     def _run(self) -> None:
-        nvml, handle = self._nvml, self._handle
-        while not self._stopped.wait(READ_EVERY_S):
-            try:
-                memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-                sent, received = (
-                    _KIB * int(nvml.nvmlDeviceGetPcieThroughput(handle, direction))
-                    for direction in (
-                        nvml.NVML_PCIE_UTIL_TX_BYTES,
-                        nvml.NVML_PCIE_UTIL_RX_BYTES,
-                    )
-                )
-            except nvml.NVMLError:
-                return  # this GPU does not tell
-            self._samples.append((memory, sent, received))
+        readings = [self._read_memory, self._read_traffic]
+        while readings and not self._stopped.wait(READ_EVERY_S):
+            for read in tuple(readings):
+                try:
+                    read()
+                except self._nvml.NVMLError:
+                    readings.remove(read)  # this GPU does not tell
+
+    def _read_memory(self) -> None:
+        self._memory.append(int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used))
+
+    def _read_traffic(self) -> None:
+        nvml = self._nvml
+        sent, received = (
+            _KIB * int(nvml.nvmlDeviceGetPcieThroughput(self._handle, direction))
+            for direction in (nvml.NVML_PCIE_UTIL_TX_BYTES, nvml.NVML_PCIE_UTIL_RX_BYTES)
+        )
+        self._traffic.append((sent, received))
 
     def _link(self) -> dict[str, Any]:
         nvml, handle = self._nvml, self._handle

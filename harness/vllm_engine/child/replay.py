@@ -1,6 +1,7 @@
 """The loop: requests that are due go into vLLM's engine, and it makes steps."""
 
 import gc
+import time
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ FIRST_WARMUP = 10**9
 """Requests before the run have numbers that no request of a trace has."""
 
 IDLE_S = 0.1
+DRAIN_S = 5.0
+"""Longest wait, after the warm-up, for copies to an offload tier to end."""
 
 
 class Replay:
@@ -77,9 +80,25 @@ class Replay:
             self._add(name, prompt, params, {})
         while self._engine.has_unfinished_requests():
             self._engine.step()
+        self._drain()
         reset = getattr(self._engine, "reset_prefix_cache", None)
         if self._spec.warmup_requests and reset is not None:
             reset()
+
+    def _drain(self) -> None:
+        """Let blocks go that only copies to an offload tier still hold."""
+        give_up_s = time.monotonic() + DRAIN_S
+        while self._is_draining() and time.monotonic() < give_up_s:
+            self._engine.step()
+            time.sleep(0.01)
+
+    def _is_draining(self) -> bool:
+        """Whether vLLM's own loop would go on, for copies though nobody asks for more."""
+        if not self._is_v1:
+            return False
+        scheduler = self._engine.engine_core.engine_core.scheduler
+        has_tier = getattr(scheduler, "connector", None) is not None
+        return has_tier and bool(scheduler.has_requests())
 
     def watch(self) -> dict[str, Any]:
         """Watch the engine from here on.
@@ -125,7 +144,7 @@ class Replay:
         for request in self._client.take():
             self._submit(request)
         channel.has_work = self._engine.has_unfinished_requests()
-        if channel.has_work:
+        if channel.has_work or self._is_draining():
             self._step()
         self._report_done()
         if self._clock.now_ns() >= self._next_send_ns:
@@ -144,9 +163,10 @@ class Replay:
     def _learn(self, output: Any) -> None:
         """Let later prompts continue what was generated, as the cache has it."""
         request_id = int(str(output.request_id).partition("-")[0])
-        if request_id not in self._continued or self.can_replay_tokens:
-            return
         runs = self._workload.outputs.runs(request_id)
+        is_ours = self.can_replay_tokens and len(runs) == 1
+        if request_id not in self._continued or is_ours:
+            return
         for run, sample in zip(runs, output.outputs, strict=False):
             self._tokens.learn(run, list(sample.token_ids))
 

@@ -15,14 +15,19 @@ class FakeError(Exception):
     """What NVML raises."""
 
 
-def fake_nvml(*, tells: bool = True) -> Any:
+def fake_nvml(*, silent: tuple[str, ...] = ()) -> Any:
     """A GPU that uses more memory at each look, and sends 3 KiB while it gets 5."""
     used = iter(range(1_000, 10**9, 1_000))
 
     def throughput(handle: object, direction: int) -> int:
-        if not tells:
+        if "traffic" in silent:
             raise FakeError
         return {0: 3, 1: 5}[direction]
+
+    def memory(handle: object) -> Any:
+        if "memory" in silent:
+            raise FakeError
+        return SimpleNamespace(used=next(used))
 
     return SimpleNamespace(
         NVMLError=FakeError,
@@ -31,7 +36,7 @@ def fake_nvml(*, tells: bool = True) -> Any:
         nvmlInit=lambda: None,
         nvmlDeviceGetHandleByIndex=lambda index: f"gpu {index}",
         nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=next(used)),
+        nvmlDeviceGetMemoryInfo=memory,
         nvmlDeviceGetPcieThroughput=throughput,
         nvmlDeviceGetCurrPcieLinkGeneration=lambda handle: 5,
         nvmlDeviceGetCurrPcieLinkWidth=lambda handle: 16,
@@ -74,13 +79,20 @@ def test_without_nvml_there_are_no_readings(
     assert read == {"gpu_memory_used_bytes": None, "pcie": None}
 
 
-def test_a_gpu_that_does_not_tell_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of NVML ends the readings, and nothing else."""
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(tells=False))
+@pytest.mark.parametrize(
+    "silent", [("traffic",), ("memory",), ("traffic", "memory")], ids="+".join
+)
+def test_what_a_gpu_does_not_tell_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, silent: tuple[str, ...]
+) -> None:
+    """An error of NVML ends readings of that kind, and nothing else."""
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(silent=silent))
     readings = GpuReadings(is_cuda=True)
-    time.sleep(0.05)
+    time.sleep(0.2)
+    read = readings.close()
 
-    assert readings.close() == {"gpu_memory_used_bytes": None, "pcie": None}
+    assert (read["gpu_memory_used_bytes"] is None) == ("memory" in silent)
+    assert (read["pcie"] is None) == ("traffic" in silent)
 
 
 def platform(**known: Any) -> Any:
@@ -105,3 +117,19 @@ def test_the_device_says_what_it_is() -> None:
     unknown = {"gpu": None, "gpu_memory_gib": None}
     assert device_facts(platform(device_type="cpu")) == {"device": "cpu"} | unknown
     assert device_facts(platform(device_type="xpu")) == {"device": "xpu"} | unknown
+
+
+def test_a_device_that_fails_to_say_is_unknown() -> None:
+    """By an error of NVML or of a name that is no number; the other is still told."""
+
+    def fails() -> int:
+        raise FakeError
+
+    told = platform(
+        device_type="cuda",
+        get_device_total_memory=fails,
+        get_device_name=lambda: "NVIDIA H200",
+    )
+
+    assert device_facts(told)["gpu"] == "NVIDIA H200"
+    assert device_facts(told)["gpu_memory_gib"] is None
