@@ -25,10 +25,12 @@ sys.path.append(str(BENCHMARKS))
 checks: Any = importlib.import_module("cuda_checks.checks")
 command: Any = importlib.import_module("cuda_checks.command")
 machine: Any = importlib.import_module("cuda_checks.machine")
+memory: Any = importlib.import_module("cuda_checks.memory_checks")
 model: Any = importlib.import_module("cuda_checks.model")
 plan: Any = importlib.import_module("cuda_checks.plan")
 report: Any = importlib.import_module("cuda_checks.report")
 session: Any = importlib.import_module("cuda_checks.session")
+small: Any = importlib.import_module("cuda_checks.small_checks")
 
 SIX_MINUTES_S = 360
 GIB = 2**30
@@ -171,9 +173,62 @@ def on(gpus: int, device: str = "cuda") -> list[Any]:
     return planned
 
 
+def test_an_offload_tier_fits_into_the_shared_memory_that_there_is() -> None:
+    """A container has 64 MiB unless somebody gave it more; it is checked there too."""
+    sizes = [8 * GIB, 2 * GIB, 2 * GIB - 1, 64 * 2**20, 0, None]
+
+    assert [memory.tier_for(size)[0] for size in sizes] == [
+        *["wide"] * 2,
+        *["tiny"] * 3,
+        "wide",
+    ]
+
+
+def test_two_gpus_need_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check says how a container gets it, rather than fail."""
+    monkeypatch.setattr(small, "free_shm_bytes", lambda: 64 * 2**20)
+
+    assert "--shm-size" in on(2)[-1].why_not
+    assert "needs two GPUs" in on(1)[-1].why_not
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "verdict"),
+    [
+        ("vllm_out_of_memory", "OutOfMemoryError: CUDA out of memory", "passed"),
+        ("vllm_did_not_start", "RuntimeError: the KV cache", "passed"),
+        ("vllm_did_not_start", "no start within 41 s", "failed"),
+        ("vllm_crashed", "by SIGSEGV", "failed"),
+    ],
+)
+def test_a_start_that_is_slow_says_nothing_of_memory(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    kind: str,
+    message: str,
+    verdict: str,
+) -> None:
+    """Only an end for want of memory passes, with its exit code."""
+    shared = session.Session("cpu", machine.Machine((), "", True), tmp_path)
+    done = command.Done(5, 1.0, "", f"error: {message}")
+    outcome = {"kind": kind, "message": message}
+    monkeypatch.setattr(memory, "outcome_of", lambda folder: outcome)
+    monkeypatch.setattr(memory, "exact_trace", lambda session: Path("exact.jsonl"))
+    monkeypatch.setattr(session.Session, "blockbench", lambda *_, **__: done)
+
+    result = plan.run_check(
+        fake("memory", lambda turn: memory.absurd_kv_cache(shared, turn)), 60.0
+    )
+
+    assert result.verdict == verdict, result
+
+
 @pytest.mark.parametrize("gpus", [1, 2, 8])
-def test_the_plan_fits_into_six_minutes(gpus: int) -> None:
+def test_the_plan_fits_into_six_minutes(
+    monkeypatch: pytest.MonkeyPatch, gpus: int
+) -> None:
     """With what it takes to end the last; and all have their least time in it."""
+    monkeypatch.setattr(small, "free_shm_bytes", lambda: None)
     planned, total_s = on(gpus), checks.TOTAL_S["cuda"]
 
     assert total_s + 2 * command.GRACE_S < SIX_MINUTES_S

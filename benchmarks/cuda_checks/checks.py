@@ -23,8 +23,8 @@ def plan(session: Session) -> list[Check]:
     no_second = small.why_not_two(session)
     # Those that share a run may each be the one that makes it, under --only.
     rows = (
-        ("machine", "torch and vLLM see the device", small.machine, 60, 15, ""),
-        ("start", "vLLM starts on the device chosen", small.start, 80, 40, ""),
+        ("machine", "torch and vLLM see the device", small.machine, 90, 15, ""),
+        ("start", "vLLM starts on the device chosen", small.start, 100, 40, ""),
         ("exact", "vLLM decides as sim --policy v1", small.exact, 80, 8, ""),
         ("capacity", "blocks as capacity says", big.pool_size, 150, 75, on_cpu),
         ("steps", "times of steps beside ours", big.iteration_times, 150, 8, on_cpu),
@@ -32,7 +32,7 @@ def plan(session: Session) -> list[Check]:
         ("replay", "outputs are the trace's own", big.replayed_tokens, 150, 2, ""),
         ("offload", "blocks go out and back", memory.offload_tier, 70, 35, no_tier),
         ("server", "a server is replayed on", server, 90, 45, ""),
-        ("memory", "no memory is a finding", memory.absurd_kv_cache, 45, 20, ""),
+        ("memory", "no memory is a finding", memory.absurd_kv_cache, 60, 20, ""),
         ("tp", "two GPUs decide as one", small.two_gpus, 90, 40, no_second),
     )
     factor = 1.0 if session.is_cuda else CPU_FACTOR

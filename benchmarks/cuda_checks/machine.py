@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ from bench_cli.probes.accelerator import Gpu, ask_nvidia_smi
 
 MIB = 2**20
 GIB = 2**30
+
+SHM = "/dev/shm"
+COMPILERS = ("gcc", "nvcc", "ninja")
+"""What vLLM's kernels may be compiled with: Triton's need the first, FlashInfer's all."""
 
 DESCRIBE = """
 import json, time
@@ -98,6 +103,8 @@ class Machine:
             "platform": f"{platform.system()} {platform.machine()}",
             "num_cpus": os.cpu_count(),
             "host_memory_bytes": host_memory_bytes(),
+            "shm_bytes": free_shm_bytes(),
+            "compilers": {name: shutil.which(name) is not None for name in COMPILERS},
         }
 
 
@@ -116,6 +123,17 @@ def host_memory_bytes() -> int | None:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
+        return None
+
+
+def free_shm_bytes() -> int | None:
+    """What is free in /dev/shm, of which a container may have little; None without one.
+
+    vLLM keeps an offload tier there (0.32), and what its workers tell each other.
+    """
+    try:
+        return shutil.disk_usage(SHM).free
+    except OSError:
         return None
 
 

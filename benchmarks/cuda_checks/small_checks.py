@@ -10,13 +10,22 @@ from cuda_checks.flags import (
     modest,
     words_of,
 )
-from cuda_checks.machine import DESCRIBE, DESCRIBE_VLLM, last_json
+from cuda_checks.machine import (
+    DESCRIBE,
+    DESCRIBE_VLLM,
+    GIB,
+    free_shm_bytes,
+    last_json,
+)
 from cuda_checks.model import TINY, write_model
 from cuda_checks.plan import CheckFailedError, Turn
 from cuda_checks.session import Leg, Session
 
 TWO_CPUS = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
 """A CPU for each of two workers: by itself vLLM wants a NUMA node for each."""
+
+LEAST_SHM_BYTES = GIB // 2
+"""vLLM's queue between two workers takes 160 MiB of it, NCCL some more."""
 
 OF_SOME_VERSIONS = ("watermark", "enable_prefix_caching", "scheduler_reserve_full_isl")
 
@@ -168,8 +177,15 @@ def two_gpus(session: Session, turn: Turn) -> None:
 
 
 def why_not_two(session: Session) -> str:
-    """There may be one alone."""
+    """There may be one alone, or no room for what two workers tell each other."""
     if not session.is_cuda:
         return "" if (os.cpu_count() or 1) > 1 else "needs two CPUs"
-    num_gpus = len(session.machine.gpus)
-    return "" if num_gpus > 1 else f"needs two GPUs; there is {num_gpus or 'none'}"
+    num_gpus, shm_bytes = len(session.machine.gpus), free_shm_bytes()
+    if num_gpus < 2:
+        return f"needs two GPUs; there is {num_gpus or 'none'}"
+    if shm_bytes is not None and shm_bytes < LEAST_SHM_BYTES:
+        return (
+            f"needs {LEAST_SHM_BYTES / GIB:g} GiB in /dev/shm, as docker run --ipc=host"
+            " or --shm-size=4g gives"
+        )
+    return ""
