@@ -18,6 +18,14 @@ _NO_MEMORY = re.compile(
     r"|can't allocate memory|DefaultCPUAllocator",
     re.IGNORECASE,
 )
+_WITHOUT_CAUSE = re.compile(
+    r"(?:WorkerProc|Engine core) initialization failed|Executor failed|\bcancelled\b"
+)
+"""Of a process that only knows that another failed, which has said why before.
+
+Source: vLLM 0.32.0, ``v1/executor/multiproc_executor.py``, ``v1/engine/utils.py``.
+"""
+
 _BACKEND = re.compile(r"Using (?:the )?([\w./ -]+?)(?: attention)? backend\b")
 
 
@@ -33,12 +41,23 @@ def read_log(path: Path) -> list[str]:
 
 
 def last_telling_line(lines: list[str]) -> str:
-    """The last line that names an error, or may; nothing where none does."""
-    for pattern in (_TELLING, _PERHAPS):
-        for line in reversed(lines):
-            if pattern.search(line) and not _CHATTER.search(line):
-                return quoted(line)
+    """The last line that names an error, or may; nothing where none does.
+
+    One that only says that another process failed counts where there is no other.
+    """
+    candidates = [line for line in reversed(lines) if not _CHATTER.search(line)]
+    causes = [line for line in candidates if has_cause(line)]
+    for those in (causes, candidates):
+        for pattern in (_TELLING, _PERHAPS):
+            for line in those:
+                if pattern.search(line):
+                    return quoted(line)
     return ""
+
+
+def has_cause(message: str) -> bool:
+    """Whether an error says what went wrong, rather than that something did elsewhere."""
+    return _WITHOUT_CAUSE.search(message) is None
 
 
 def quoted(text: str) -> str:

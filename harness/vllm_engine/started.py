@@ -17,6 +17,7 @@ from harness.vllm_engine.child_rows import (
 )
 from harness.vllm_engine.log import (
     attention_backend,
+    has_cause,
     is_out_of_memory,
     last_telling_line,
     quoted,
@@ -168,8 +169,8 @@ class StartedVllm:
             )
 
     def _failed_start(self, failure: str) -> Outcome:
-        lines = read_log(self.log)
-        said = last_telling_line(lines)
+        said = last_telling_line(read_log(self.log))
+        failure = _cause(failure, said)
         self._process.kill()
         how = f"its process ended {self._process.how_it_ended()}"
         is_memory = is_out_of_memory(failure or said)
@@ -269,9 +270,15 @@ class StartedVllm:
         if vigil.is_hung:
             how = f"it made no step for {vigil.hang_after_s:g} s"
             return _ended("vllm_hung", "", how, said)
+        failure = _cause(failure, said)
         is_memory = is_out_of_memory(failure or said)
         kind = "vllm_out_of_memory" if is_memory else "vllm_crashed"
         return _ended(kind, failure, self._process.how_it_ended(), said)
+
+
+def _cause(failure: str, said: str) -> str:
+    """The reason that a child gave; its log's where that is that a worker failed."""
+    return failure if has_cause(failure) or not said else said
 
 
 def _ended(kind: str, failure: str, how: str, said: str) -> Outcome:

@@ -157,16 +157,19 @@ class Vllm:
         raise UsageError(f"vLLM {self.version} does not take --engine-args: {problem}")
 
     def _replaying(self, arguments: Any, context: Any) -> Any:
-        """The same arguments with replay of tokens; None where that cannot be had."""
+        """The same arguments with replay of tokens; None where that cannot be had.
+
+        With speculative decoding vLLM starts, and then refuses each request with tokens.
+        """
         if not hasattr(arguments, "enable_trace_replay"):
             return None
         replaying, probe = copy(arguments), copy(arguments)
         replaying.enable_trace_replay = probe.enable_trace_replay = True
         try:
-            probe.create_engine_config(context)
+            config = probe.create_engine_config(context)
         except Exception:  # vLLM says in this way that a device cannot do it
             return None
-        return replaying
+        return replaying if config.speculative_config is None else None
 
 
 def _parser_class(vllm: Vllm) -> Any:

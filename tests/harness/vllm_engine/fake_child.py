@@ -51,6 +51,15 @@ def main(how: str) -> None:
     if how == "no_start":
         print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
         sys.exit(3)
+    if how == "worker_fails":
+        print(
+            "(Worker_TP1 pid=9) ERROR 11-30 15:21:35 [multiproc_executor.py:951] ", end=""
+        )
+        print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+        said = "Exception: WorkerProc initialization failed due to an exception in a"
+        print(said, flush=True)
+        send("failed", message=said, is_usage=False)
+        sys.exit(1)
     if how == "start_hangs":
         time.sleep(60)
     send("started", facts=FACTS, is_cold=True, unmeasured=["steps.num_used_tokens"])

@@ -30,6 +30,11 @@ CHATTER = "(EngineCore pid=7) INFO 11-30 15:21:35 [core.py:402] init engine fail
         ),
         (["Fatal Python error: Segmentation fault", "", CHATTER], "Fatal Python error"),
         (["something failed here", CHATTER], "something failed here"),
+        (
+            ["ValueError: why", "Exception: WorkerProc initialization failed"],
+            "ValueError",
+        ),
+        (["Exception: WorkerProc initialization failed"], "Exception: WorkerProc"),
     ],
 )
 def test_the_last_line_that_names_an_error_tells(lines: list[str], told: str) -> None:

@@ -120,6 +120,7 @@ def test_a_failure_keeps_the_rows(
     [
         ("no_start", "vllm_out_of_memory", "torch.OutOfMemoryError: CUDA out of memory"),
         ("start_hangs", "vllm_did_not_start", "no start within 1 s"),
+        ("worker_fails", "vllm_out_of_memory", "torch.OutOfMemoryError: CUDA out of"),
     ],
 )
 def test_a_start_that_fails_says_why(
