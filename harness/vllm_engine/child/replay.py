@@ -1,7 +1,6 @@
 """The loop: requests that are due go into vLLM's engine, and it makes steps."""
 
 import gc
-import time
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from harness.vllm_engine.child.channel import Channel
 from harness.vllm_engine.child.client import Client, Clock
 from harness.vllm_engine.child.engine import Vllm, changes_explained
 from harness.vllm_engine.child.facts import block_bytes_of
+from harness.vllm_engine.child.tier import drain, is_draining
 from harness.vllm_engine.child.watch_v0 import WatchV0
 from harness.vllm_engine.child.watch_v1 import WatchV1
 from harness.vllm_engine.spec import EngineSpec
@@ -27,8 +27,6 @@ FIRST_WARMUP = 10**9
 """Requests before the run have numbers that no request of a trace has."""
 
 IDLE_S = 0.1
-DRAIN_S = 5.0
-"""Longest wait, after the warm-up, for copies to an offload tier to end."""
 
 
 class Replay:
@@ -80,25 +78,11 @@ class Replay:
             self._add(name, prompt, params, {})
         while self._engine.has_unfinished_requests():
             self._engine.step()
-        self._drain()
+        if self._is_v1:
+            drain(self._engine)
         reset = getattr(self._engine, "reset_prefix_cache", None)
         if self._spec.warmup_requests and reset is not None:
             reset()
-
-    def _drain(self) -> None:
-        """Let blocks go that only copies to an offload tier still hold."""
-        give_up_s = time.monotonic() + DRAIN_S
-        while self._is_draining() and time.monotonic() < give_up_s:
-            self._engine.step()
-            time.sleep(0.01)
-
-    def _is_draining(self) -> bool:
-        """Whether vLLM's own loop would go on, for copies though nobody asks for more."""
-        if not self._is_v1:
-            return False
-        scheduler = self._engine.engine_core.engine_core.scheduler
-        has_tier = getattr(scheduler, "connector", None) is not None
-        return has_tier and bool(scheduler.has_requests())
 
     def watch(self) -> dict[str, Any]:
         """Watch the engine from here on.
@@ -144,7 +128,7 @@ class Replay:
         for request in self._client.take():
             self._submit(request)
         channel.has_work = self._engine.has_unfinished_requests()
-        if channel.has_work or self._is_draining():
+        if channel.has_work or (self._is_v1 and is_draining(self._engine)):
             self._step()
         self._report_done()
         if self._clock.now_ns() >= self._next_send_ns:

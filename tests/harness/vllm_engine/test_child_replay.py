@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.request import Request
-from harness.vllm_engine.child import replay
+from harness.vllm_engine.child import tier
 from harness.vllm_engine.child.replay import Replay
 from harness.vllm_engine.spec import EngineSpec
 from harness.workload import Workload
@@ -111,7 +111,7 @@ def test_copies_that_never_end_are_not_waited_for_for_ever(
     replay_on: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run then says that its cache was not cold."""
-    monkeypatch.setattr(replay, "DRAIN_S", 0.1)
+    monkeypatch.setattr(tier, "DRAIN_S", 0.1)
     engine = FakeEngine(10**9)
 
     replay_on(engine).warm_up()
