@@ -58,16 +58,16 @@ class Screen:
     def spread(self, left: str, right: str) -> None:
         """Print one line with something at its right end."""
         grid = Table.grid(expand=True, padding=(0, 2))
-        grid.add_column()
-        grid.add_column(justify="right")
+        grid.add_column(overflow="fold")
+        grid.add_column(overflow="fold", justify="right")
         grid.add_row(self.text(left), self.text(right, "bold"))
         self._print(grid)
 
     def facts(self, rows: Sequence[tuple[str, str]]) -> None:
         """Print labels and what belongs to them."""
         grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="bold", min_width=10)
-        grid.add_column()
+        grid.add_column(style="bold", min_width=10, overflow="fold")
+        grid.add_column(overflow="fold")
         for label, content in rows:
             grid.add_row(self.text(label), self.text(content))
         self._print(grid)
