@@ -12,9 +12,11 @@ from bench_cli.tables import TableStyle
 
 
 def path_given(text: str) -> Path:
-    """The path, if there is one: an empty text would mean the folder one is in."""
+    """The path, if it names a file: an empty text would mean the folder one is in."""
     if not text:
         raise typer.BadParameter("it is empty; name what to write")
+    if text == "-":
+        raise typer.BadParameter("- is no file's name; name one, or ./- if it is")
     return Path(text)
 
 
@@ -22,6 +24,8 @@ def trace_given(text: str) -> Path:
     """The path of a trace; an empty text would mean the folder one is in."""
     if not text:
         raise typer.BadParameter("it is empty; name a trace file")
+    if text == "-":
+        raise typer.BadParameter("- is no trace; name a file, or /dev/stdin")
     return Path(text)
 
 

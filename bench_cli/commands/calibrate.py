@@ -38,9 +38,10 @@ def calibrate(
     output: options.CalibrationFile = None,
     force: options.ForceCalibration = False,
 ) -> None:
-    """Fit a GPU's step times to figures that were measured, for use with --gpu NAME.
+    """Fit a GPU's step times to figures that were measured.
 
-    The figures are timed steps, or mean TTFT and TPOT of a few loads.
+    The figures are timed steps, or mean TTFT and TPOT of a few loads; --gpu NAME then
+    takes the GPU that comes of them.
     """
     from bench_cli.calibrate_screen import calibration_document, print_calibration
     from bench_cli.document import deliver

@@ -45,7 +45,11 @@ def compare(
     output: options.DocumentFile = None,
     table: options.Table = TableStyle.RICH,
 ) -> None:
-    """Replay TRACE with prefix caching off and on, or with each value of --vary."""
+    """Replay TRACE with one setting in turn, or take stored runs.
+
+    The setting is prefix caching, off and on, or each value of --vary. What differs is
+    said with whether that is more than chance, and how it comes about.
+    """
     from bench_cli.condition import parse_conditions
     from bench_cli.document import check_document
     from bench_cli.quantity import parse_slo
@@ -172,7 +176,7 @@ def trace_of(compared: Sequence[str]) -> Path | None:
     """
     from harness.errors import UsageError
 
-    files = [name for name in compared if Path(name).is_file()]
+    files = [name for name in compared if _is_trace(Path(name))]
     if not files:
         return None
     if len(compared) > 1:
@@ -180,6 +184,11 @@ def trace_of(compared: Sequence[str]) -> Path | None:
             f"{files[0]} is a file: give one TRACE alone, and stored runs with --baseline"
         )
     return Path(files[0])
+
+
+def _is_trace(path: Path) -> bool:
+    """Whether it can be read as a file, as a pipe can; a run is a folder."""
+    return path.exists() and not path.is_dir()
 
 
 def check_is_run(compared: Sequence[str]) -> None:

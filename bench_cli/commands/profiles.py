@@ -36,7 +36,7 @@ def list_profiles(
     output: options.DocumentFile = None,
     table: options.Table = TableStyle.RICH,
 ) -> None:
-    """List the models and GPUs that are known by name, and your calibrations."""
+    """List known models and GPUs, and your calibrations."""
     from profiles.gpu import calibration_names, gpu_names, load_gpu
     from profiles.model import known_models, load_model
 
@@ -69,9 +69,9 @@ def show_profile(
     output: options.DocumentFile = None,
     table: options.Table = TableStyle.RICH,
 ) -> None:
-    """Show one model or GPU; with a model and --gpu, how long steps take there.
+    """Show a model or a GPU, or how long steps take there.
 
-    NAME may be a file, too.
+    Steps are those of a model, with --gpu. NAME may be a file, too.
     """
     from harness.errors import UsageError
 

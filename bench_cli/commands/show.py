@@ -24,7 +24,7 @@ def show(
     output: options.DocumentFile = None,
     table: options.Table = TableStyle.RICH,
 ) -> None:
-    """Show a run that was stored, or as much as a killed one left behind."""
+    """Show a stored run, or what a killed one left behind."""
     from harness.errors import UsageError
     from results.runs import find_run
     from results.stored_run import load_run

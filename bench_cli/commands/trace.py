@@ -33,7 +33,10 @@ def inspect(
     as_json: options.AsJson = False,
     output: options.DocumentFile = None,
 ) -> None:
-    """Show what TRACE holds: requests, lengths, and how much its prompts share."""
+    """Show requests and lengths, and how much prompts share.
+
+    That is what an endless cache would find of them in earlier ones.
+    """
     from harness.traces.inspection import inspect_workload  # brings numpy
 
     workload = source.open(file)
@@ -119,7 +122,10 @@ def generate(
         bool, typer.Option("--force", help="Replace the file if it exists.")
     ] = False,
 ) -> None:
-    """Make a trace up; lengths, rate and seed have the defaults of 'vllm bench serve'."""
+    """Make a trace up.
+
+    Lengths, rate and seed have the defaults of 'vllm bench serve'.
+    """
     from harness.traces.generation import GenerateOptions, generate_trace
 
     options = GenerateOptions(

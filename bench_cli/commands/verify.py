@@ -60,7 +60,10 @@ def verify(
     as_json: options.AsJson = False,
     output: options.DocumentFile = None,
 ) -> None:
-    """Compare our scheduler with the installed vLLM's on TRACE, or with recorded rows."""
+    """Compare our scheduler's decisions with vLLM's own.
+
+    Those are the installed vLLM's on TRACE, or rows that were recorded.
+    """
     refuse_half_a_comparison(trace, against, scenario, rows)
     timing.refuse_contradictions()
     if scenario is not None and rows is not None:

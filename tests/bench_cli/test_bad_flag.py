@@ -177,6 +177,7 @@ RUN_FLAGS = {
         "CPU blocks; give one of them",
     ),
     "-o ''": (2, "'--output' / '-o': it is empty"),
+    "-o -": (2, "'--output' / '-o': - is no file's name; name one"),
     "-o good.jsonl": (2, "good.jsonl is a file; name a folder with -o"),
     "-o good.jsonl/run": (2, "good.jsonl.*; choose another .*with -o"),
     "-o full": (2, "full is not empty; choose another folder or add --force"),

@@ -622,3 +622,21 @@ def test_script_on_a_full_disk_says_what_is_kept(folder: Path) -> None:
     assert kept
     shown = subprocess.run([SCRIPT, "show", kept[0].parent], capture_output=True)
     assert shown.returncode == 0
+
+
+def test_a_trace_may_come_through_a_pipe(folder: Path) -> None:
+    """What a shell's <(zcat trace.gz) names is a trace, as run takes it."""
+    trace = folder / "short.jsonl"
+    trace.write_text("".join(EXAMPLE.read_text().splitlines(keepends=True)[:13]))
+    outcomes = []
+    for name in (trace, "/dev/stdin"):
+        done = subprocess.run(
+            [SCRIPT, "compare", name, *map(str, MODERN), "--json"],
+            input=trace.read_text(),
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        outcomes.append([each["values"] for each in json.loads(done.stdout)["metrics"]])
+
+    assert outcomes[0] == outcomes[1]

@@ -69,3 +69,21 @@ def test_usage_brackets_an_argument_once(command: str, argument: str) -> None:
     usage = CliRunner().invoke(app, [command, "--help"]).stdout.splitlines()[0]
 
     assert usage.endswith(f" [OPTIONS] {argument}")
+
+
+@pytest.mark.parametrize(
+    ("group", "command"),
+    [
+        *(([], name) for name in ("run", "compare", "tune", "capacity", "calibrate")),
+        *(([], name) for name in ("show", "list", "verify", "doctor", "profiles")),
+        *((["trace"], name) for name in ("inspect", "generate")),
+        *((["profiles"], name) for name in ("list", "show")),
+    ],
+)
+def test_a_command_is_summed_up_in_one_line(group: list[str], command: str) -> None:
+    """The list of commands cuts no sentence off."""
+    shown = CliRunner().invoke(app, [*group, "--help"]).stdout
+    line = next(line for line in shown.splitlines() if line.startswith(f"  {command} "))
+
+    assert line.endswith(".")
+    assert not line.endswith("...")
