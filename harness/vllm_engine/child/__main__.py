@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.errors import HarnessError
 from harness.vllm_engine.child.channel import Channel
-from harness.vllm_engine.child.device import GpuReadings, device_facts
+from harness.vllm_engine.child.device import GpuReadings, chosen_gpu, device_facts
 from harness.vllm_engine.child.engine import ChangedVllmError, Vllm
 from harness.vllm_engine.child.facts import block_bytes_of, facts_of
 from harness.vllm_engine.child.replay import Replay
@@ -47,7 +47,7 @@ def run_task(folder: Path, channel: Channel) -> None:
     replay.warm_up()
     channel.send("started", facts=facts, **replay.watch())
     channel.go.wait()
-    readings = GpuReadings(is_cuda=facts["device"] == "cuda")
+    readings = GpuReadings(is_cuda=facts["device"] == "cuda", gpu=chosen_gpu(engine))
     try:
         end = replay.run()
     finally:

@@ -51,6 +51,13 @@ def _nvml() -> Any:
     raise ImportError(f"none of {', '.join(NVML_MODULES)}")
 
 
+def chosen_gpu(engine: Any) -> int | None:
+    """NVML's number of the first GPU that ``--device-ids`` (0.32) names; None without."""
+    parallel = getattr(getattr(engine, "vllm_config", None), "parallel_config", None)
+    numbers = getattr(parallel, "assigned_physical_gpu_ids", None)
+    return int(numbers[0]) if numbers else None
+
+
 class GpuReadings:
     """Memory and PCIe traffic of the first GPU, read now and then by a thread.
 
@@ -58,9 +65,11 @@ class GpuReadings:
 
     Args:
         is_cuda: Without CUDA there is nothing to read.
+        gpu: NVML's number of it; the first that the process may use by default.
     """
 
-    def __init__(self, *, is_cuda: bool) -> None:
+    def __init__(self, *, is_cuda: bool, gpu: int | None = None) -> None:
+        self._gpu = gpu
         self._nvml: Any = None
         self._memory: list[int] = []
         self._traffic: list[tuple[int, int]] = []
@@ -96,6 +105,8 @@ class GpuReadings:
         try:
             self._nvml = nvml = _nvml()
             nvml.nvmlInit()
+            if self._gpu is not None:
+                return nvml.nvmlDeviceGetHandleByIndex(self._gpu)
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
             if visible.startswith(("GPU-", "MIG-")):
                 return nvml.nvmlDeviceGetHandleByUUID(visible)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.vllm_engine.child import device
-from harness.vllm_engine.child.device import GpuReadings, device_facts
+from harness.vllm_engine.child.device import GpuReadings, chosen_gpu, device_facts
 
 
 class FakeError(Exception):
@@ -93,6 +93,39 @@ def test_what_a_gpu_does_not_tell_is_left_alone(
 
     assert (read["gpu_memory_used_bytes"] is None) == ("memory" in silent)
     assert (read["pcie"] is None) == ("traffic" in silent)
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpu", "read"),
+    [
+        ("", None, "gpu 0"),
+        ("3,1", None, "gpu 3"),
+        ("GPU-ab12,GPU-cd34", None, "GPU-ab12"),
+        ("3,1", 1, "gpu 1"),  # --device-ids
+        ("no number", None, None),
+    ],
+)
+def test_the_first_gpu_of_the_process_is_read(
+    monkeypatch: pytest.MonkeyPatch, visible: str, gpu: int | None, read: str | None
+) -> None:
+    """By NVML's number, which CUDA_VISIBLE_DEVICES does not change."""
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    readings = GpuReadings(is_cuda=True, gpu=gpu)
+    readings.close()
+
+    assert readings._handle == read
+
+
+def test_the_gpu_that_vllm_was_given_is_known() -> None:
+    """Where the version has that option and somebody used it."""
+    parallel = SimpleNamespace(assigned_physical_gpu_ids=[3, 1])
+    config = SimpleNamespace(parallel_config=parallel)
+
+    assert chosen_gpu(SimpleNamespace(vllm_config=config)) == 3
+    parallel.assigned_physical_gpu_ids = None
+    assert chosen_gpu(SimpleNamespace(vllm_config=config)) is None
+    assert chosen_gpu(SimpleNamespace()) is None
 
 
 def platform(**known: Any) -> Any:
