@@ -103,7 +103,8 @@ def _report(error: Exception) -> int:
     """Print one line for an expected error; raise any other again."""
     if isinstance(error, BrokenPipeError):
         return ExitCode.CLOSED_PIPE
-    if isinstance(error, typer.Abort):
+    # Python turns a Ctrl-C that comes while it makes a class into a RuntimeError.
+    if isinstance(error, typer.Abort) or isinstance(error.__cause__, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     if hasattr(error, "format_message") and hasattr(error, "show"):
         return _report_usage(error)

@@ -90,6 +90,24 @@ def test_ctrl_c_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fail_with(monkeypatch, KeyboardInterrupt()) == ExitCode.INTERRUPTED
 
 
+def test_ctrl_c_while_a_class_is_made_exits_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python wraps an interrupt that comes in the import of a library's class."""
+
+    class Interrupted:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise KeyboardInterrupt
+
+    def import_library(**_: object) -> None:
+        type("Column", (), {"cells": Interrupted()})
+
+    monkeypatch.setattr(entry, "app", import_library)
+
+    assert call(monkeypatch, "list") == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err == ""
+
+
 def test_a_closed_pipe_is_quiet(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
