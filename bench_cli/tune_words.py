@@ -33,11 +33,10 @@ def why(name: str, rows: "Sequence[Row]", headroom_gib: Mapping[float, float]) -
     if other.standing in ("cannot start", "not tried", "ends"):
         return f"{shown(other.value)} {_STANDINGS[other.standing]}"
     parts = _PARTS.get(name, _latencies)(advised, other, headroom_gib)
-    return (
-        f"{shown(other.value)} would give {', '.join(parts)}"
-        if parts
-        else (f"{shown(other.value)} does as well")
-    )
+    if not parts:
+        return f"{shown(other.value)} does as well"
+    chance = ", which may be chance" if other.standing == "better" else ""
+    return f"{shown(other.value)} would give {', '.join(parts)}{chance}"
 
 
 _STANDINGS = {
@@ -48,8 +47,8 @@ _STANDINGS = {
 
 
 def _most_telling(rows: "Sequence[Row]") -> "Row":
-    """The one that differs for the worse, or does as well, or the first."""
-    for standing in ("worse", "as good"):
+    """The one that is better and not advised, or worse, or does as well, or the first."""
+    for standing in ("better", "worse", "as good"):
         for row in rows:
             if row.standing == standing:
                 return row
@@ -131,6 +130,11 @@ def _known_utilization(advised: Any, facts: Mapping[str, Any]) -> list[str]:
     least = facts.get("least_keeping_slo")
     if least is not None:
         parts.append(f"{shown(least)} is the least that keeps the SLO")
+    elif facts.get("keeps_slo") is False:
+        parts.append(
+            f"the SLO is missed with {shown(advised)}, and it is as low as puts no more"
+            " requests outside"
+        )
     return [", ".join(parts)]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from harness.tuning.choice import ObjectiveName
 from harness.tuning.objective import MISSED, Objective
 from harness.tuning.search import Search
-from harness.tuning.space import Knobs, key_of
+from harness.tuning.space import Knobs, is_dearer, key_of
 from harness.tuning.suggestion import Tried
 from harness.tuning.trial import Trial
 from results.comparison.compare import Comparer
@@ -39,6 +39,10 @@ IDLE_SHARE = 0.002
 
 NUM_LEAST = 5
 """Of the least change that counts: as many are no chance, whatever an interval says."""
+
+OVERWHELMING = 0.25
+"""Of the requests, or of a figure: what more memory of the host, or more GPUs, have to
+bring where an interval says that it may be chance."""
 
 
 def metric_of(objective: Objective) -> Metric:
@@ -82,17 +86,55 @@ def is_gain(objective: Objective, base: Trial, other: Trial) -> bool:
 
     Other requests of the same kind would show it too; somebody is to change settings.
     """
+    is_share = metric_of(objective).unit == "share"
+    too_much = NUM_LEAST * (LEAST_SHARE if is_share else LEAST_CHANGE)
+    return _is_no_chance(objective, base, other, too_much)
+
+
+def is_worth_its_cost(objective: Objective, base: Trial, other: Trial) -> bool:
+    """Whether a trial is so much better than another that it is worth what it takes.
+
+    It has to be no chance, or overwhelming: the memory that it takes is no chance.
+    """
+    return _is_no_chance(objective, base, other, OVERWHELMING)
+
+
+def _is_no_chance(
+    objective: Objective, base: Trial, other: Trial, too_much: float
+) -> bool:
+    """Whether a trial is better beyond its interval, or by too much for one.
+
+    How near the median request is to its limits has no interval.
+    """
     if not is_better(objective, base, other):
         return False
     if _decided_first(objective, base, other) is not None:
         return True
     if are_all_outside(objective, base, other):
-        return _nearer_by(objective, base, other) >= NUM_LEAST * LEAST_CHANGE
+        least = max(too_much, NUM_LEAST * LEAST_CHANGE)
+        return _nearer_by(objective, base, other) >= least
     found = gain(objective, base, other)
     is_share = found.metric.unit == "share"
-    least = LEAST_SHARE if is_share else LEAST_CHANGE
     amount = (found.difference if is_share else found.relative) or 0.0
-    return found.verdict is Verdict.BETTER or abs(amount) >= NUM_LEAST * least
+    return found.verdict is Verdict.BETTER or abs(amount) >= too_much
+
+
+@dataclass(frozen=True, slots=True)
+class Enough:
+    """By how much something has to be better.
+
+    Attributes:
+        for_change: A setting, than the start, to be advised.
+        for_cost: A setting, than one that costs less, to be taken in its place.
+    """
+
+    for_change: IsEnough
+    for_cost: IsEnough
+
+
+BEYOND_CHANCE = Enough(is_gain, is_worth_its_cost)
+ON_A_STRETCH = Enough(is_better, is_better)
+"""What does well there is compared on the whole trace, beyond chance."""
 
 
 def over_limits(objective: Objective, trial: Trial) -> float | None:
@@ -163,7 +205,7 @@ class Advice:
     ties: list[dict[str, Any]] = field(default_factory=list)
 
 
-def advise(search: Search, objective: Objective, is_enough: IsEnough = is_gain) -> Advice:
+def advise(search: Search, objective: Objective, enough: Enough) -> Advice:
     """The best setting, with each change taken back that it does as well without.
 
     What is left of the best is compared with the best itself, not with what was left
@@ -174,14 +216,14 @@ def advise(search: Search, objective: Objective, is_enough: IsEnough = is_gain) 
     found = search.best
     assert found is not None, "the start was replayed to its end"
     best = found[1]
-    if not is_enough(objective, start_trial, best):
+    if not enough.for_change(objective, start_trial, best):
         return Advice(dict(search.start), start_trial, _ties(search, best, objective))
     knobs, trial = _with_fewest_changes(
         search,
         found,
         lambda trial: (
             not is_worse(objective, best, trial)
-            and is_enough(objective, start_trial, trial)
+            and enough.for_change(objective, start_trial, trial)
         ),
     )
     return Advice(knobs, trial, _ties(search, best, objective))
@@ -201,7 +243,10 @@ def best_without_idle_changes(search: Search) -> dict[str, Any]:
 def _with_fewest_changes(
     search: Search, best: Tried, is_as_good: Callable[[Trial], bool]
 ) -> tuple[dict[str, Any], Trial]:
-    """Take changes back: all that can go each by itself, or the one that loses least."""
+    """Take changes back: all that can go each by itself, or the one that loses least.
+
+    What costs is taken back before what does not.
+    """
 
     def as_good(settings: Sequence[Knobs]) -> list[Tried]:
         search.try_out(settings)
@@ -218,7 +263,7 @@ def _with_fewest_changes(
         if len(idle) > 1:
             together = {n: start[n] if n in idle else v for n, v in knobs.items()}
             found = as_good([space.settled(together)]) or found
-        knobs, trial = min(found, key=lambda each: each[1].loss)
+        knobs, trial = min(found, key=lambda t: (is_dearer(t[0], start), t[1].loss))
     return knobs, trial
 
 

@@ -56,6 +56,7 @@ def _of_utilization(name: str, answer: Answer, engine: TrialEngine) -> Facts:
         "blocks_per_point": 0.01 * config.gpu_memory_gib * GIB / config.block_bytes
     }
     if answer.question.is_shared and engine.objective.slo is not None:
+        facts["keeps_slo"] = keeps(answer.advice.trial)
         facts["least_keeping_slo"] = least_keeping_slo(name, answer, engine)
     return facts
 

@@ -94,6 +94,25 @@ def keeps_today(engine: TrialEngine, knobs: Knobs) -> bool:
     return [keeps(trial) for trial in _under_loads(engine, knobs, slo, [1.0])] == [True]
 
 
+def gives_up_slo(base: Trial, other: Trial) -> bool:
+    """Whether another run misses an SLO that one keeps.
+
+    Where that one misses it: whether fewer requests are inside. Without an SLO none is
+    given up.
+    """
+    if base.run is None or base.run.summary["goodput"] is None:
+        return False
+    if keeps(base):
+        return not keeps(other)
+    return _share_inside(other) < _share_inside(base)
+
+
+def _share_inside(trial: Trial) -> float:
+    if trial.run is None or trial.run.trouble:
+        return 0.0
+    return float(trial.run.summary["goodput"]["fraction"])
+
+
 def lasts(trial: Trial) -> bool:
     """Whether a run shows what the load does to an engine that has been under it a while.
 

@@ -1,17 +1,21 @@
 """The last steps to what is advised: no more memory than it takes, and a look around."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from harness.tuning.advice import Advice, IsEnough, is_worse
+from harness.tuning.advice import BEYOND_CHANCE, Advice, Enough, IsEnough, is_worse
 from harness.tuning.engine import TrialEngine
 from harness.tuning.evidence import Row, better_rows, sweep
+from harness.tuning.headroom import gives_up_slo
+from harness.tuning.objective import Objective
 from harness.tuning.question import Question
 from harness.tuning.search import Search
-from harness.tuning.space import Knobs, key_of
+from harness.tuning.space import COSTLY, Knobs, is_dearer, key_of
+from harness.tuning.suggestion import Tried
+from harness.tuning.trial import Trial
 
-HOST_MEMORY = ("kv_offloading_size", "swap_space")
-"""Knobs that take memory of the host."""
+UTILIZATION = "gpu_memory_utilization"
 
 MOST_MOVES = 3
 """How often a value around what is advised may still take its place."""
@@ -22,64 +26,143 @@ def settle(
     engine: TrialEngine,
     advice: Advice,
     question: Question,
-    is_enough: IsEnough,
+    enough: Enough,
     on_advice: Callable[[Knobs], None] = lambda knobs: None,
 ) -> tuple[Advice, dict[str, list[Row]]]:
     """Look around what is advised, and move where it is better there.
 
     ``on_advice`` is called with what is advised before each look.
     """
-    start = search.trial_of(search.start)
-    advice = _with_least_memory(search, engine, advice, question)
+    objective, is_shared = engine.objective, question.is_shared
+    advice = _with_least(search, objective, advice, enough, is_shared=is_shared)
     on_advice(advice.knobs)
     evidence = sweep(search, engine, advice.knobs, advice.trial)
     for _ in range(MOST_MOVES):
-        better = better_rows(evidence)
-        if not better or search.is_stopped():
-            break
-        space, knobs = search.space, advice.knobs
-        moved = [space.changed(knobs, name, value) for name, value in better]
-        tried = [search.trials[key_of(setting)] for setting in moved]
-        gains = [each for each in tried if is_enough(engine.objective, start, each[1])]
-        if not gains:
+        gains = list(_gains_around(search, objective, advice, evidence, enough))
+        if not gains or search.is_stopped():
             break
         knobs, trial = min(gains, key=lambda each: each[1].loss)
         advice = replace(advice, knobs=knobs, trial=trial)
-        advice = _with_least_memory(search, engine, advice, question)
+        advice = _with_least(search, objective, advice, enough, is_shared=is_shared)
         on_advice(advice.knobs)
         evidence = sweep(search, engine, advice.knobs, advice.trial)
     return advice, evidence
 
 
-def _with_least_memory(
-    search: Search, engine: TrialEngine, advice: Advice, question: Question
-) -> Advice:
-    """No more memory of the host than does as well; nor of the GPU, if that is shared."""
-    changed = [n for n, value in advice.knobs.items() if value != search.start[n]]
-    names = [name for name in HOST_MEMORY if name in changed]
-    if question.is_shared:
-        names.append("gpu_memory_utilization")
-    for name in names:
-        advice = _with_least(name, search, engine, advice)
-    return advice
-
-
-def _with_least(name: str, search: Search, engine: TrialEngine, advice: Advice) -> Advice:
-    """The smallest value of a knob that does as well: what it takes others may need.
-
-    Of the host's memory no less than at the start: that would be a change for nothing.
-    """
-    values, now = search.space.choices.get(name, ()), advice.knobs.get(name)
-    least = search.start.get(name) if name in HOST_MEMORY else None
-    lower = [v for v in values if v < now and (least is None or v >= least)]
-    settings = [{**advice.knobs, name: value} for value in lower]
-    search.try_out(settings)
-    best = search.best
-    for knobs in settings:
-        found = search.trials.get(key_of(knobs))
-        if found is None or is_worse(engine.objective, advice.trial, found[1]):
+def _gains_around(
+    search: Search,
+    objective: Objective,
+    advice: Advice,
+    evidence: Mapping[str, Sequence[Row]],
+    enough: Enough,
+) -> Iterator[Tried]:
+    """Settings around that are better, and by enough."""
+    start = search.trial_of(search.start)
+    for name, value in better_rows(evidence):
+        setting = search.space.changed(advice.knobs, name, value)
+        knobs, trial = search.trials[key_of(setting)]
+        is_dear = is_dearer(knobs, advice.knobs)
+        is_worth = _than(search, enough, advice.knobs)
+        if is_dear and not is_worth(objective, advice.trial, trial):
             continue
-        is_kept = advice.knobs == search.start
-        if is_kept or not best or not is_worse(engine.objective, best[1], found[1]):
-            return replace(advice, knobs=knobs, trial=found[1])
+        if enough.for_change(objective, start, trial):
+            yield knobs, trial
+
+
+# -- no more than it takes ---------------------------------------------------------------
+
+
+def _with_least(
+    search: Search,
+    objective: Objective,
+    advice: Advice,
+    enough: Enough,
+    *,
+    is_shared: bool,
+) -> Advice:
+    """No more of what costs than is worth it; nor of the GPU, if that is shared."""
+    for name in COSTLY:
+        if name in advice.knobs and advice.knobs[name] > search.start[name]:
+            advice = _worth_its_cost(name, search, objective, advice, enough)
+    if is_shared and UTILIZATION in search.space.choices:
+        advice = _with_least_utilization(search, objective, advice)
     return advice
+
+
+def _worth_its_cost(
+    name: str, search: Search, objective: Objective, advice: Advice, enough: Enough
+) -> Advice:
+    """The smallest value of a knob over which a larger one is not worth what it takes.
+
+    The first that takes more than the start has to be worth its cost; those after it are
+    to be a gain. No smaller value than at the start: that would be a change for nothing.
+    Where what is left is no gain by itself, and all together is not worth it either, the
+    start is kept.
+    """
+    start = search.trial_of(search.start)
+    settings = [
+        setting
+        for setting in _lower(search, advice.knobs, name)
+        if setting[name] >= search.start[name]
+    ]
+    search.try_out(settings, in_full=enough is BEYOND_CHANCE)
+    others = _advised_and_best(search, advice)
+    for knobs, trial in _tried(search, settings):
+        is_worth = _than(search, enough, knobs)
+        if any(is_worth(objective, trial, other) for other in others):
+            continue
+        is_dear = is_dearer(knobs, search.start)
+        is_enough = enough.for_cost if is_dear else enough.for_change
+        if knobs == search.start or is_enough(objective, start, trial):
+            return replace(advice, knobs=knobs, trial=trial)
+    if enough.for_cost(objective, start, advice.trial):
+        return advice
+    return replace(advice, knobs=dict(search.start), trial=start)
+
+
+def _than(search: Search, enough: Enough, cheaper: Knobs) -> IsEnough:
+    """By how much a setting is to be better than one that takes less of what costs."""
+    is_dear = is_dearer(cheaper, search.start)
+    return enough.for_change if is_dear else enough.for_cost
+
+
+def _with_least_utilization(
+    search: Search, objective: Objective, advice: Advice
+) -> Advice:
+    """The smallest utilization that does as well, and gives up no SLO.
+
+    Where the SLO is missed anyway, not one request more is to be outside.
+    """
+    settings = list(_lower(search, advice.knobs, UTILIZATION))
+    search.try_out(settings)
+    others = _advised_and_best(search, advice)
+    for knobs, trial in _tried(search, settings):
+        is_as_good = not any(is_worse(objective, other, trial) for other in others)
+        if is_as_good and not gives_up_slo(advice.trial, trial):
+            return replace(advice, knobs=knobs, trial=trial)
+    return advice
+
+
+def _advised_and_best(search: Search, advice: Advice) -> list[Trial]:
+    """What a setting is compared with, so that small losses do not add up.
+
+    Where the start is kept the best was not enough better.
+    """
+    best = search.best
+    if best is None or advice.knobs == search.start:
+        return [advice.trial]
+    return [advice.trial, best[1]]
+
+
+def _lower(search: Search, knobs: Knobs, name: str) -> Iterator[dict[str, Any]]:
+    """The setting with each smaller value of a knob, the smallest first."""
+    for value in search.space.choices[name]:
+        if value < knobs[name]:
+            yield {**knobs, name: value}
+
+
+def _tried(search: Search, settings: Sequence[Knobs]) -> Iterator[Tried]:
+    """Those of the settings that were replayed, whole or in part, in their order."""
+    for setting in settings:
+        if (found := search.trials.get(key_of(setting))) is not None:
+            yield found

@@ -40,6 +40,21 @@ SEARCHED_IF_NAMED = ("kv_cache_dtype", "tensor_parallel_size", "max_model_len")
 """Knobs that cost accuracy, GPUs or requests: somebody has to ask for them."""
 
 
+COSTLY = ("kv_offloading_size", "swap_space", "tensor_parallel_size")
+"""Knobs of which more takes memory of the host, or GPUs, that others could use."""
+
+
+def is_dearer(knobs: Knobs, other: Knobs) -> bool:
+    """Whether a setting takes more than another of something that costs."""
+    return any(knobs[name] > other[name] for name in COSTLY if name in knobs)
+
+
+def no_dearer(knobs: Knobs, other: Knobs) -> dict[str, Any]:
+    """The setting with no more than another has of what costs."""
+    least = {n: other[n] for n in COSTLY if n in knobs and knobs[n] > other[n]}
+    return {**knobs, **least}
+
+
 @dataclass(frozen=True, slots=True)
 class Space:
     """Values of each knob that is searched, in order where they have one.

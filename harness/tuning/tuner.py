@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from harness.errors import ConfigError
 from harness.tuning.advice import (
+    BEYOND_CHANCE,
+    ON_A_STRETCH,
     Advice,
     advise,
     best_without_idle_changes,
     gain,
-    is_better,
-    is_gain,
 )
 from harness.tuning.check import check_gain
 from harness.tuning.engine import TrialEngine
@@ -22,7 +22,7 @@ from harness.tuning.question import Answer, Question
 from harness.tuning.screen import screen
 from harness.tuning.search import Budget, Search
 from harness.tuning.settle import settle
-from harness.tuning.space import Space, key_of
+from harness.tuning.space import Space, is_dearer, key_of
 from harness.tuning.stretch import is_like, stretch_like_whole
 from harness.tuning.suggestion import Suggester, openings
 from harness.tuning.trial import Trial
@@ -199,17 +199,18 @@ def _advised(
     Its trial is of the whole trace, unless somebody had enough before that.
     """
     if near is engine:
-        advice = advise(search, engine.objective)
+        advice = advise(search, engine.objective, BEYOND_CHANCE)
         if search.is_stopped():
             return advice, {}
-        return settle(search, engine, advice, question, is_gain)
-    advice = advise(search, near.objective, is_better)
+        return settle(search, engine, advice, question, BEYOND_CHANCE)
+    advice = advise(search, near.objective, ON_A_STRETCH)
     if search.is_stopped():
         return advice, {}
     whole = Whole(engine=engine, search=search, start=start)
-    whole.replay_ahead(best_without_idle_changes(search))
+    if not is_dearer(advice.knobs, search.start):  # else it is replayed without that
+        whole.replay_ahead(best_without_idle_changes(search))
     advice, evidence = settle(
-        search, near, advice, question, is_better, whole.replay_ahead
+        search, near, advice, question, ON_A_STRETCH, whole.replay_advised_ahead
     )
     chosen = whole.chosen(advice, is_shared=question.is_shared)
     if search.is_stopped() and chosen.knobs != advice.knobs:

@@ -342,6 +342,29 @@ def test_a_shared_gpu_keeps_the_memory_that_the_slo_needs(
     assert min(inside[value] for value in inside if value < advised) < 0.9
 
 
+def test_a_shared_gpu_that_misses_its_slo_puts_no_more_requests_outside(
+    generate: Generate, tune: Tune, call: Call
+) -> None:
+    """A tie of half a point is not enough to give memory back; that it misses is said."""
+    trace = generate("--input-len", 1000, "--output-len", 300)
+    given = (
+        *(trace, "--slo", "ttft=1s,tpot=40ms", "--speedup", 8, "--shared-gpu"),
+        *("--space", "gpu_memory_utilization=0.3|0.4|0.5|0.6", "--max-num-seqs", 1024),
+        *("--max-model-len", 4096, "--vllm-version", "0.32.0", "--budget", "8trials"),
+    )
+
+    document = tune(*given)
+
+    before, after = document["current"]["figures"], document["advised"]
+    facts = document["evidence"]["gpu_memory_utilization"]["facts"]
+    words = " ".join(call("tune", *given, "--jobs", 1)[1].split())
+    assert before["goodput_fraction"] < 0.9
+    assert after["goodput_fraction"] >= before["goodput_fraction"]
+    assert (facts["keeps_slo"], facts["least_keeping_slo"]) == (False, None)
+    assert "the SLO is missed with 0." in words
+    assert "it is as low as puts no more requests outside" in words
+
+
 def test_an_slo_that_nothing_meets_is_said_with_the_nearest(
     generate: Generate, tune: Tune, call: Call
 ) -> None:

@@ -8,11 +8,13 @@ import optuna
 import pytest
 
 from harness.tuning.advice import (
+    BEYOND_CHANCE,
     advise,
     best_without_idle_changes,
     is_better,
     is_gain,
     is_worse,
+    is_worth_its_cost,
     over_limits,
 )
 from harness.tuning.choice import ObjectiveName
@@ -102,6 +104,46 @@ def test_a_difference_that_may_be_chance_is_no_gain(make_trial: MakeTrial) -> No
     assert is_gain(TTFT, base, make_trial(ttft=steady))
 
 
+@pytest.mark.parametrize(
+    ("good", "is_worth"),
+    [
+        (np.arange(1000) % 100 < 52, True),  # two points, in each part of the trace
+        (np.arange(1000) % 100 < 50 + 50 * (np.arange(1000) < 200), False),
+        (np.arange(1000) % 100 < 50 + 50 * (np.arange(1000) < 500), True),
+    ],
+)
+def test_what_costs_has_to_be_worth_it_beyond_chance(
+    make_trial: MakeTrial, good: Sequence[bool], *, is_worth: bool
+) -> None:
+    """Ten points in two tenths of the trace may be chance; 25 points are overwhelming."""
+    base = make_trial(good=np.arange(1000) % 100 < 50)
+    other = make_trial(good=good)
+
+    assert is_gain(GOODPUT, base, other)
+    assert is_worth_its_cost(GOODPUT, base, other) == is_worth
+
+
+def test_what_ends_no_engine_is_worth_its_cost(make_trial: MakeTrial) -> None:
+    """Whatever the figures of those few that finished; but no cost is worth nothing."""
+    ends, lasts = make_trial(good=[1.0], trouble="stuck"), make_trial(good=[0.5])
+
+    assert is_worth_its_cost(GOODPUT, ends, lasts)
+    assert not is_worth_its_cost(GOODPUT, lasts, lasts)
+
+
+def test_being_nearer_to_what_nothing_meets_is_worth_a_cost_if_much(
+    make_trial: MakeTrial,
+) -> None:
+    """A quarter: how near the median request is has no interval."""
+    base, near, nearer = (
+        outside(make_trial, [2.0 * f] * 3, [0.1] * 3) for f in (1.0, 0.8, 0.7)
+    )
+
+    assert is_gain(BOTH, base, near)
+    assert not is_worth_its_cost(BOTH, base, near)
+    assert is_worth_its_cost(BOTH, base, nearer)
+
+
 BOTH = Objective(name=ObjectiveName.GOODPUT, slo=Slo(ttft_s=1.0, tpot_s=0.1))
 
 
@@ -164,6 +206,8 @@ def search_of(
     study: optuna.Study,
     share_of: Callable[[Knobs], float],
     tried: Sequence[Knobs],
+    space: Space = SPACE,
+    start: Knobs = START,
 ) -> Search:
     """A search that has tried the start and these; goodput in percent by setting."""
     order = np.random.default_rng(0).permutation(1000)
@@ -182,14 +226,14 @@ def search_of(
         return found
 
     search = Search(
-        space=SPACE,
-        start=START,
+        space=space,
+        start=start,
         evaluate=evaluate,
-        suggester=Suggester(space=SPACE, study=study, waiting=[]),
+        suggester=Suggester(space=space, study=study, waiting=[]),
         no_tie_above=GOODPUT.no_tie_above,
         budget=Budget(),
     )
-    search.try_out([START, *tried])
+    search.try_out([start, *tried])
     return search
 
 
@@ -197,7 +241,7 @@ def advised(
     search: Search,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What is advised, and what ties."""
-    advice = advise(search, GOODPUT)
+    advice = advise(search, GOODPUT, BEYOND_CHANCE)
     assert search.trials[key_of(advice.knobs)][1] is advice.trial
     return advice.knobs, advice.ties
 
@@ -261,6 +305,21 @@ def test_what_is_left_is_still_a_gain(
     assert share_of(knobs) == pytest.approx(51.2)
 
 
+def test_of_two_that_stand_for_each_other_the_one_that_costs_goes(
+    make_trial: MakeTrial, make_study: MakeStudy
+) -> None:
+    """Though it comes to a little more: the other one takes nothing."""
+    space = Space({"kv_offloading_size": (0.0, 8.0), "max_num_seqs": (1, 4)})
+    start, best = ({n: v[i] for n, v in space.choices.items()} for i in (0, -1))
+
+    def share_of(k: Knobs) -> float:
+        return 50.0 + 10 * (k != start) + 0.1 * bool(k["kv_offloading_size"])
+
+    search = search_of(make_trial, make_study(), share_of, [best], space, start)
+
+    assert advised(search)[0] == {**start, "max_num_seqs": 4}
+
+
 def test_the_start_is_kept_where_nothing_is_a_gain(
     make_trial: MakeTrial, make_study: MakeStudy
 ) -> None:
@@ -282,7 +341,8 @@ def test_changes_that_do_nothing_leave_the_best(
     """One that is worth a little stays, though what is advised does without it."""
 
     def share_of(knobs: Knobs) -> float:
-        return 50 + 10 * (knobs["max_num_seqs"] > 1) + 0.3 * (knobs["block_size"] > 16)
+        is_larger = bool(knobs["block_size"] > 16)
+        return 50.0 + 10 * bool(knobs["max_num_seqs"] > 1) + 0.3 * is_larger
 
     best = {"block_size": 64, "max_num_seqs": 4, "watermark": 1}
     search = search_of(make_trial, make_study(), share_of, [best])

@@ -196,7 +196,7 @@ def test_nothing_is_given_up_before_a_fifth_has_been_seen(
     workload = make_workload(50, gap_s=0.02)
     engine = make_engine(workload, GOODPUT)
     rival = Rival(loss=0.0, by_request=np.full(50, -9.0), most_behind=0.0)
-    cases = [({}, workload, GOODPUT)]
+    cases: list[tuple[Knobs, Workload, Objective]] = [({}, workload, GOODPUT)]
     (trial,) = engine.evaluate_under(cases, rival=rival)
 
     assert trial is not None
@@ -312,16 +312,79 @@ class Known:
 
     objective = GOODPUT
 
-    def __init__(self, make: Callable[[float], Trial], shares: dict[int, float]) -> None:
-        self.asked: list[int] = []
-        self._make, self._shares = make, shares
+    def __init__(self, trial_of: Callable[[Knobs], Trial]) -> None:
+        self.asked: list[Knobs] = []
+        self._trial_of = trial_of
+        self._ahead: list[tuple[Knobs, Callable[[Trial], None]]] = []
 
     def evaluate(self, settings: Sequence[Knobs]) -> list[Trial]:
-        self.asked += [knobs["max_num_seqs"] for knobs in settings]
-        return [self._make(self._shares[knobs["max_num_seqs"]]) for knobs in settings]
+        for knobs, keep in self._ahead:
+            keep(self._trial_of(knobs))
+        self.asked += [*(knobs for knobs, _ in self._ahead), *settings]
+        self._ahead.clear()
+        return [self._trial_of(knobs) for knobs in settings]
 
     def replay_ahead(self, knobs: Knobs, keep: Callable[[Trial], None]) -> None:
-        keep(*self.evaluate([knobs]))
+        self._ahead.append((knobs, keep))
+
+
+MakeWhole = Callable[..., Whole]
+
+
+@pytest.fixture
+def make_whole(make_trial: MakeTrial, make_study: MakeStudy) -> MakeWhole:
+    """Return a maker of whole traces beside a stretch on which more is always better."""
+
+    def make(
+        space: Space, start: Knobs, good: Callable[[Knobs], Sequence[bool]]
+    ) -> Whole:
+        def near_of(knobs: Knobs) -> Trial:
+            share = 0.6 + sum(knobs.values()) / 1e4
+            return make_trial(good=np.arange(1000) < 1000 * share, loss=1 - share)
+
+        def trial_of(knobs: Knobs) -> Trial:
+            found = np.asarray(good(knobs))
+            return make_trial(good=found, loss=1 - float(found.mean()))
+
+        search = Search(
+            space=space,
+            start=start,
+            evaluate=lambda settings, above: [near_of(k) for k in settings],
+            suggester=Suggester(space=space, study=make_study(), waiting=[]),
+            no_tie_above=GOODPUT.no_tie_above,
+            budget=Budget(),
+        )
+        search.try_out([start])
+        engine: Any = Known(trial_of)
+        return Whole(engine=engine, search=search, start=trial_of(start))
+
+    return make
+
+
+def chosen_of(
+    whole: Whole, advised: Knobs, *others: Knobs, is_shared: bool = False
+) -> dict[str, Any]:
+    """What is chosen where one setting is advised, and others did best."""
+    whole.search.try_out([advised, *others])
+    advice = Advice(dict(advised), whole.search.trial_of(advised))
+    for knobs in others:
+        whole.replay_ahead(knobs)
+    for _ in range(2):
+        whole.replay_advised_ahead(advised)
+
+    chosen = whole.chosen(advice, is_shared=is_shared)
+
+    assert chosen.trial is whole.search.trial_of(chosen.knobs)
+    assert key_of(chosen.knobs) in whole.trials
+    return chosen.knobs
+
+
+def asked_of(whole: Whole) -> list[Knobs]:
+    """What was replayed with the whole trace, besides the start."""
+    engine: Any = whole.engine
+    engine.evaluate([])
+    asked: list[Knobs] = engine.asked
+    return asked
 
 
 @pytest.mark.parametrize(
@@ -336,37 +399,68 @@ class Known:
 )
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_what_is_advised_has_to_be_a_gain_on_the_whole(
-    make_trial: MakeTrial,
-    make_study: MakeStudy,
-    shares: dict[int, float],
-    wanted: int,
-    is_shared: bool,
+    make_whole: MakeWhole, shares: dict[int, float], wanted: int, is_shared: bool
 ) -> None:
     """Of a GPU that is shared it may also be as good: less memory is the gain."""
-
-    def trial_of(share: float) -> Trial:
-        return make_trial(good=np.arange(1000) < 10 * share, loss=1 - share / 100)
-
-    search = Search(
-        space=SPACE,
-        start=START,
-        evaluate=lambda settings, above: [
-            trial_of(60 + k["max_num_seqs"] / 100) for k in settings
-        ],
-        suggester=Suggester(space=SPACE, study=make_study(), waiting=[]),
-        no_tie_above=GOODPUT.no_tie_above,
-        budget=Budget(),
+    name = "max_num_seqs"
+    whole = make_whole(
+        SPACE, START, lambda knobs: np.arange(1000) < 10 * shares[knobs[name]]
     )
-    search.try_out([START, {"max_num_seqs": 4}, {"max_num_seqs": 64}])
-    engine: Any = Known(trial_of, shares)
-    whole = Whole(engine=engine, search=search, start=trial_of(shares[2]))
-    advice = Advice({"max_num_seqs": 4}, search.trials[key_of({"max_num_seqs": 4})][1])
 
-    whole.replay_ahead({"max_num_seqs": 64})
-    chosen = whole.chosen(advice, is_shared=is_shared)
+    chosen = chosen_of(whole, {name: 4}, {name: 64}, is_shared=is_shared)
 
     if is_shared and wanted == 2 and shares[4] >= 50:
         wanted = 4
-    assert chosen.knobs == {"max_num_seqs": wanted}
-    assert chosen.trial is search.trials[key_of(chosen.knobs)][1]
-    assert sorted(engine.asked) == [4, 64]
+    assert chosen == {name: wanted}
+    assert asked_of(whole) == [{name: 64}, {name: 4}]
+
+
+@pytest.mark.parametrize(
+    ("start", "advised", "wanted"),
+    [
+        (90.2, 89.8, 0.9),  # a tie, and the SLO gone
+        (90.4, 90.0, 0.5),
+        (50.2, 50.1, 0.9),  # missed anyway, and a request more
+        (50.2, 50.2, 0.5),
+    ],
+)
+def test_memory_that_is_given_back_does_not_cost_the_slo_of_the_whole(
+    make_whole: MakeWhole, start: float, advised: float, wanted: float
+) -> None:
+    """On a stretch that was so, and the whole may tell otherwise."""
+    name = "gpu_memory_utilization"
+    shares = {0.5: advised, 0.9: start}
+    whole = make_whole(
+        Space({name: (0.5, 0.9)}),
+        {name: 0.9},
+        lambda knobs: np.arange(1000) < round(10 * shares[knobs[name]]),
+    )
+
+    assert chosen_of(whole, {name: 0.5}, is_shared=True) == {name: wanted}
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        (0, 0.0),
+        (30 * (np.arange(1000) < 100), 0.0),  # three points, all in one tenth
+        (3, 8.0),  # as many, in each tenth
+    ],
+)
+def test_what_costs_has_to_be_worth_it_on_the_whole(
+    make_whole: MakeWhole, more: Any, wanted: float
+) -> None:
+    """Beside the same without it, which is a gain, and costs nothing."""
+    space = Space({"kv_offloading_size": (0.0, 8.0), "max_num_seqs": (2, 4)})
+    start, advised = ({n: v[i] for n, v in space.choices.items()} for i in (0, -1))
+
+    def good(knobs: Knobs) -> Any:
+        percent = 20 + 10 * (knobs["max_num_seqs"] > 2)
+        percent = percent + more * (knobs["kv_offloading_size"] > 0)
+        return np.less(np.arange(1000) % 100, percent)
+
+    whole = make_whole(space, start, good)
+
+    free = {**advised, "kv_offloading_size": 0.0}
+    assert chosen_of(whole, advised) == {**advised, "kv_offloading_size": wanted}
+    assert asked_of(whole) == [advised, free]
