@@ -44,7 +44,7 @@ def start_server(preload: Sequence[str]) -> "Context":
     context = get_context("forkserver")
     context.set_forkserver_preload(["__main__", *preload])
     for server in (resource_tracker, forkserver):  # starting the first unblocks signals
-        with _unwanted_signals_blocked():
+        with _unwanted_signals_blocked(), _folder_not_imported_from():
             server.ensure_running()
     return context
 
@@ -57,6 +57,23 @@ def _unwanted_signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _folder_not_imported_from() -> Iterator[None]:
+    """Keep a Python that is started meanwhile from the modules of the folder we are in.
+
+    The server would import what it preloads from there: another checkout of ours, or a
+    ``results.py`` of somebody's.
+    """
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONSAFEPATH"]
+        if before is not None:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 class Board:

@@ -640,3 +640,18 @@ def test_a_trace_may_come_through_a_pipe(folder: Path) -> None:
         outcomes.append([each["values"] for each in json.loads(done.stdout)["metrics"]])
 
     assert outcomes[0] == outcomes[1]
+
+
+def test_modules_of_the_folder_are_not_imported(folder: Path) -> None:
+    """The processes that replay import what blockbench itself does."""
+    (folder / "results.py").write_text("print('stranger')")
+    (folder / "bench_cli").mkdir()
+    (folder / "bench_cli" / "__init__.py").touch()
+
+    done = subprocess.run(
+        [SCRIPT, "compare", *map(str, TINY), "--json"], capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "stranger" not in done.stdout + done.stderr
+    assert len(json.loads(done.stdout)["arms"]) == 2
