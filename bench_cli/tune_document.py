@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench_cli.serve_limit import flags_not_checked, limits_of
-from bench_cli.serve_line import serve_line, serve_yaml
+from bench_cli.quantity import format_number_of
+from bench_cli.tune_line import YAML_NAME, commands
+from bench_cli.tune_unknown import unknowns
 from bench_cli.tune_words import why
+from harness.tuning.choice import ObjectiveName
 from harness.tuning.evidence import figures_of
 from harness.tuning.headroom import LEAST_LIFETIMES
-from profiles.serve_option import OPTIONS, why_not
 
 if TYPE_CHECKING:
     from bench_cli.tune_question import Asked
-    from harness.config import EngineConfig
     from harness.tuning.check import Check
     from harness.tuning.evidence import Row
     from harness.tuning.question import Answer
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from results.comparison.verdict import MetricResult
 
 Document = dict[str, Any]
-
-YAML_NAME = "serve.yaml"
-"""Of the file for ``--config``, where nobody named one."""
 
 
 def tune_document(
@@ -46,6 +43,7 @@ def tune_document(
         "yaml": yaml,
         "command_with_yaml": with_yaml,
         "keep": answer.is_kept,
+        "keep_reason": _keep_reason(asked, answer),
         "objective": asked.engine.objective.name.value,
         "config": answer.knobs,
         "changes": {
@@ -84,114 +82,30 @@ def tune_document(
     }
 
 
-def commands(
-    asked: "Asked", answer: "Answer", yaml_path: Path
-) -> tuple[str, str | None, str | None]:
-    """The line, a file for ``--config``, and the line that reads it, if there can be one.
-
-    Only options that are not the version's own defaults stand there, and those only that
-    the version has; what is kept of a present command stays as it was.
-    """
-    from harness.errors import UsageError
-
-    model, kwargs = model_and_rest(asked)
-    changed = changed_options(asked, answer)
-    line = serve_line(model, changed, **kwargs)
-    try:
-        file = serve_yaml(model, changed, **kwargs, path=str(yaml_path))
-    except UsageError:
-        return line, None, None
-    return line, file.text, file.line
+def _keep_reason(asked: "Asked", answer: "Answer") -> str | None:
+    """Why the present settings are kept; None where others are advised."""
+    if not answer.is_kept:
+        return None
+    tried = format_number_of(answer.num_trials, "setting")
+    if trouble := _trouble(answer.advice.trial):
+        return f"none of {tried} lasts: {trouble}"
+    if answer.withdrawn is not None:
+        return "what does better here does worse elsewhere"
+    if _is_all_inside(asked, answer):
+        return (
+            f"every request is inside the SLO, and {tried} cannot do better"
+            " (--objective ttft or tpot looks for what is faster)"
+        )
+    return f"of {tried} none does better by what counts"
 
 
-def check_yaml(asked: "Asked", path: Path) -> None:
-    """Refuse a file for ``--config`` that cannot be, before what takes long.
-
-    Raises:
-        UsageError: This version, or this command, cannot read it; or the file is there.
-    """
-    from harness.errors import UsageError
-
-    model, kwargs = model_and_rest(asked)
-    serve_yaml(model, {}, **kwargs, path=str(path))
-    if path.is_file() and path.stat().st_size:
-        raise UsageError(f"{path} is there already; choose another file with --yaml")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
-
-
-def write_yaml(path: Path, text: str) -> None:
-    """Write the file for ``--config``.
-
-    Raises:
-        UsageError: It cannot be written.
-    """
-    from bench_cli.output_file import write_whole
-    from harness.errors import UsageError
-
-    try:
-        write_whole(path, text.encode())
-    except OSError as error:
-        raise UsageError(
-            f"{path}: cannot be written: {error.strerror}; give --yaml another"
-        ) from error
-
-
-def model_and_rest(asked: "Asked") -> tuple[str, dict[str, Any]]:
-    """Model, and what else of a command is no knob."""
-    current = asked.current
-    model = asked.start.model if current is None else current.model
-    return model, {
-        "version": asked.start.vllm_version,
-        "policy": asked.start.policy,
-        "kept": () if current is None else current.kept,
-        "environment": () if current is None else current.environment,
-    }
-
-
-def changed_options(asked: "Asked", answer: "Answer") -> dict[str, Any]:
-    """Values of advised options that are not what the version has by itself."""
-    return options_of(asked, answer.knobs, answer.advice.trial)
-
-
-def options_of(
-    asked: "Asked", knobs: Mapping[str, Any], trial: "Trial"
-) -> dict[str, Any]:
-    """Values of a setting's options that are not what the version has by itself.
-
-    Args:
-        asked: What else of the engine is as it is.
-        knobs: The setting.
-        trial: Its replay, of any requests.
-    """
-    version, policy = asked.start.vllm_version, asked.start.policy
-    found = dict(asked.fixed)
-    for name in ("model", "gpu", "engine", "policy", "vllm_version"):
-        found.pop(name, None)
-    found = {n: v for n, v in found.items() if not _is_plain(n, v)}
-    if asked.start.source_of_num_gpu_blocks == "override":
-        del found["kv_cache_gib"]
-        assert trial.run is not None, "it was replayed to its end"
-        found["num_gpu_blocks_override"] = trial.run.info.config["num_gpu_blocks"]
-    default = asked.default
-    for name, value in knobs.items():
-        if default is None or value != _of(default, name):
-            found[name] = value
-    return {
-        name: value
-        for name, value in found.items()
-        if name in OPTIONS and not why_not(OPTIONS[name], value, version, policy)
-    }
-
-
-def _is_plain(name: str, value: Any) -> bool:
-    return (name, value) in (("tensor_parallel_size", 1), ("enforce_eager", False))
-
-
-def _of(config: "EngineConfig", name: str) -> Any:
-    from bench_cli.tune_space import value_of
-
-    return value_of(config, name)
+def _is_all_inside(asked: "Asked", answer: "Answer") -> bool:
+    """Whether goodput is sought where it is all that it can be."""
+    objective, run = asked.engine.objective, answer.start.run
+    if objective.name is not ObjectiveName.GOODPUT or run is None:
+        return False
+    is_met = objective.of_conditions(run) == 0
+    return is_met and bool(run.summary["goodput"]["fraction"] == 1)
 
 
 def _side(knobs: Mapping[str, Any], trial: "Trial | None") -> Document:
@@ -315,54 +229,3 @@ def _searched(asked: "Asked", answer: "Answer") -> Document:
         "num_requests": part.stop - part.start,
         "num_in_trace": total,
     }
-
-
-def unknowns(asked: "Asked", answer: "Answer") -> list[str]:
-    """What the advice does not know."""
-    from harness.tuning.load import LoadKind, kind_of_load
-
-    config = asked.start
-    found = [*asked.notes, *(note for note in config.notes)]
-    if answer.question.curve is None:
-        found.append(
-            "the trace does not say which prompts begin alike, so nothing is advised"
-            " about prefix caching and what depends on hits"
-        )
-    engine = asked.engine
-    if kind_of_load(engine.workload, engine.max_concurrency) is LoadKind.NONE:
-        found.append(
-            "all requests come at once, which is as much load as there can be: nothing"
-            " is said of higher loads; --request-rate or --max-concurrency has them"
-        )
-    part = answer.stretch
-    if part is not None:
-        found.append(
-            f"settings were compared on {part.stop - part.start:,} requests from number"
-            f" {part.start:,} on, which are like the whole trace; the gain is of"
-            + (" it all" if answer.is_whole else " these alone, as it was stopped")
-        )
-    error = config.step_time_error
-    if error is None:
-        found.append(
-            "step times of such a model on this GPU were never compared with a server's:"
-            " blockbench calibrate with figures of yours"
-        )
-    else:
-        found.append(
-            f"step times are off by {100 * error.fraction:.0f} % of TPOT, in the median"
-        )
-    if config.source_of_num_gpu_blocks == "estimated":
-        found.append(
-            "the number of blocks is an estimate; vLLM prints its own at start"
-            " (--num-gpu-blocks-override)"
-        )
-    for name in ("kv_offloading_size", "swap_space"):
-        if answer.knobs.get(name):
-            found.append(f"whether the host has the memory of {name} to spare")
-    if asked.current is not None:
-        kept = asked.current.kept
-        found += limits_of(kept)
-        if flags := flags_not_checked(kept):
-            version = f"whether vLLM {config.vllm_version} has"
-            found.append(f"{version} {', '.join(flags)}: kept in the line as given")
-    return found

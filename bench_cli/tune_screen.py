@@ -63,18 +63,11 @@ def _objective(document: Document) -> str:
 
 
 def _advice(document: Document, answer: "Answer") -> str:
-    tried = format_number_of(document["trials"], "setting")
     if document["trouble"] is not None:
+        tried = format_number_of(document["trials"], "setting")
         return f"none of {tried} lasts: {document['trouble']}"
-    if document["withdrawn"] is not None:
-        return "keep what you have: what does better here does worse elsewhere"
-    if document["keep"] and _is_all_inside(document):
-        return (
-            f"keep what you have: every request is inside the SLO, and {tried} cannot do"
-            " better (--objective ttft or tpot looks for what is faster)"
-        )
     if document["keep"]:
-        return f"keep what you have: of {tried} none does better by what counts"
+        return f"keep what you have: {document['keep_reason']}"
     default = document["default"]["knobs"]
     changes = [
         f"{name} {shown(change['from'])} -> {shown(change['to'])}"
@@ -82,12 +75,6 @@ def _advice(document: Document, answer: "Answer") -> str:
         for name, change in document["changes"].items()
     ]
     return ", ".join(changes)
-
-
-def _is_all_inside(document: Document) -> bool:
-    """Whether goodput is sought where it is all that it can be."""
-    share = document["current"]["figures"]["goodput_fraction"]
-    return bool(document["objective"] == "goodput" and share == 1)
 
 
 def _gain(document: Document) -> str:

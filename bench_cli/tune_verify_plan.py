@@ -10,7 +10,7 @@ from bench_cli.engine_options import Engine
 from bench_cli.exit_code import ExitCode
 from bench_cli.measured_flags import MeasuredFlags
 from bench_cli.serve_line import serve_line
-from bench_cli.tune_document import model_and_rest, options_of
+from bench_cli.tune_line import model_and_rest, options_of
 from bench_cli.tune_verify_side import (
     ADVISED,
     CURRENT,

@@ -119,7 +119,8 @@ def tune(
         ReplayPool(num_jobs, preload=PRELOAD) as pool,
         stopped_by_signals("stopping; the best so far follows, if any") as is_stopped,
     ):
-        from bench_cli.tune_document import check_yaml, tune_document
+        from bench_cli.tune_document import tune_document
+        from bench_cli.tune_line import check_yaml
         from bench_cli.tune_question import TuneFlags, ask
         from bench_cli.tune_search import search
         from bench_cli.tune_space import WantedSpace
@@ -244,7 +245,7 @@ def report(
     Raises:
         UsageError: A file cannot be written.
     """
-    from bench_cli.tune_document import write_yaml
+    from bench_cli.tune_line import write_yaml
     from bench_cli.tune_screen import print_tuning
 
     if not as_json:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from bench_cli.serve_reading import parse_serve
-from bench_cli.tune_document import write_yaml
+from bench_cli.tune_line import write_yaml
 from bench_cli.tune_question import parse_budget
 from bench_cli.tune_space import parse_space
 from harness.errors import UsageError
@@ -37,11 +37,11 @@ POOL = ("--kv-cache-gib", 4, "--max-model-len", 4096)
 QUICK = ("--budget", "4trials", "--space", "max_num_seqs=64|128")
 KEYS = {
     *("schema_version", "kind", "source", "complete", "command", "yaml"),
-    *("command_with_yaml", "keep", "objective", "config", "changes", "current"),
-    *("default", "advised", "trouble", "gain", "evidence", "ties", "robustness"),
-    *("headroom", "replicas", "unknowns", "vllm_version", "policy", "trials"),
-    *("replays", "replay_s", "jobs", "withdrawn", "wall_s", "over_limits", "searched"),
-    "verification",
+    *("command_with_yaml", "keep", "keep_reason", "objective", "config", "changes"),
+    *("current", "default", "advised", "trouble", "gain", "evidence", "ties"),
+    *("robustness", "headroom", "replicas", "unknowns", "vllm_version", "policy"),
+    *("trials", "replays", "replay_s", "jobs", "withdrawn", "wall_s", "over_limits"),
+    *("searched", "verification"),
 }
 TIMES = {"replay_s", "jobs", "wall_s"}
 STANDINGS = {"better", "worse", "as good", "ends", "cannot start", "not tried"}
@@ -596,6 +596,21 @@ def test_bad_flags_are_refused_in_words(
     given = ("tune", "good.jsonl", "--vllm-version", "0.32.0", "--jobs", "1")
 
     assert message in refuse(2, *given, *flags)
+
+
+def test_an_option_of_another_engine_is_left_out_and_named(
+    generate: Generate, tune: Tune
+) -> None:
+    """The present command would not start with it; it does not go without a word."""
+    trace = generate("--num-requests", 20)
+
+    document = tune(trace, *QUICK, "--current", f"{SERVE} --swap-space 8")
+
+    assert document["command"] == SERVE
+    assert (
+        "--swap-space belongs to policy v0, and vLLM 0.32.0 is to run v1: it is left out"
+        " of the line" in document["unknowns"]
+    )
 
 
 @pytest.mark.usefixtures("files")

@@ -24,6 +24,7 @@ def is_kept(document: dict[str, Any]) -> bool:
     same: bool = document["config"] == document["current"]["knobs"]
     assert document["keep"] == same
     assert (document["changes"] == {}) == same
+    assert (document["keep_reason"] is not None) == same
     return same and document["robustness"] == []
 
 
@@ -302,7 +303,10 @@ def test_defaults_that_serve_a_trace_are_kept(
     assert gain["values"] == [1, 1]
     assert gain["difference"] == 0
     assert document["headroom"]["load"] >= 4
-    assert "keep what you have" in screen
+    reason = document["keep_reason"]
+    assert reason.startswith("every request is inside the SLO, and ")
+    assert "--objective ttft or tpot looks for what is faster" in reason
+    assert f"keep what you have: {reason}" in " ".join(screen.split())
     assert f"\n{SERVE}\n" in screen
 
 
