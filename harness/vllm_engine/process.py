@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from harness.vllm_engine.shared_memory import remove, segments_of
+
 CHILD = ("-P", "-m", "harness.vllm_engine.child")
 POLL_S = 0.2
 END_S = 10.0
@@ -55,6 +57,7 @@ class ChildProcess:
             os.close(theirs)
         self._buffer = b""
         self._is_open = True
+        self._segments: set[Path] = set()
 
     @property
     def pid(self) -> int:
@@ -102,12 +105,18 @@ class ChildProcess:
         why = ", perhaps by the kernel for want of memory" if name == "SIGKILL" else ""
         return f"by {name}{why}"
 
+    def note_segments(self) -> None:
+        """Remember what shared memory it has, for when it has ended by itself."""
+        self._segments |= segments_of(self._process.pid)
+
     def kill(self) -> None:
         """End it and all that it has started; a second call has no effect."""
+        self.note_segments()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(END_S)
+        remove(self._segments)
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()

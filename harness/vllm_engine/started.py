@@ -151,6 +151,7 @@ class StartedVllm:
         raise EngineDidNotStartError(self._failed_start(failure))
 
     def _take_start(self, event: Event) -> None:
+        self._process.note_segments()
         lines = read_log(self.log)
         self._started = event
         self.facts = event["facts"] | {"attention_backend": attention_backend(lines)}

@@ -14,6 +14,8 @@ from typing import Any
 
 import orjson
 
+from harness.vllm_engine.shared_memory import remove, segments_of
+
 BEAT_S = 0.5
 
 
@@ -71,4 +73,5 @@ class Channel:
                 self.stopped.set()
                 self.go.set()
         if not self._closed.is_set():  # the parent is gone, and vLLM's workers go too
+            remove(segments_of(os.getpgrp()))
             os.killpg(os.getpgrp(), signal.SIGKILL)

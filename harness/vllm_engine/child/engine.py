@@ -12,6 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from harness.errors import UsageError
+from harness.vllm_engine.shared_memory import RENDEZVOUS
 from harness.vllm_engine.spec import EngineSpec
 from profiles.vllm_version import v0_support
 
@@ -119,7 +120,7 @@ class Vllm:
         """
 
         def place() -> str:
-            return f"file://{self._folder}/rendezvous_{uuid4().hex}"
+            return f"file://{self._folder}/{RENDEZVOUS}{uuid4().hex}"
 
         for name in ("uniproc_executor", "multiproc_executor"):
             with suppress(ImportError):  # V0 has neither
