@@ -10,13 +10,13 @@ from bench_cli.quantity import parse_duration
 from bench_cli.run_start import run_info
 from bench_cli.serve_line import ServeLine
 from bench_cli.serve_reading import parse_serve
-from bench_cli.tune_space import WantedSpace, heeded, space_and_fixed, value_of
-from bench_cli.tune_words import shown
+from bench_cli.tune_flags import TuneFlags
+from bench_cli.tune_present import present_of
+from bench_cli.tune_space import WantedSpace, space_and_fixed, value_of
 from bench_cli.workload import SourceFlags, WorkloadFlags, timed_as
 from harness.analysis.miss_ratio import hit_curve
-from harness.config import EngineConfig, no_start, resolve_config
-from harness.config.version import in_force
-from harness.errors import ConfigError, HarnessError, UsageError
+from harness.config import EngineConfig, resolve_config
+from harness.errors import HarnessError, UsageError
 from harness.parallel import ReplayPool
 from harness.replay import findable_of
 from harness.sizing import Sizer
@@ -30,8 +30,6 @@ from harness.tuning.search import Budget
 from harness.tuning.space import Space
 from harness.workload import Workload
 from profiles.errors import ProfileError
-from profiles.serve_option import GIB, runs_v1_unless_told
-from results.goodput import Slo
 
 SAFE_HEADROOM_GIB = 2.0
 """Memory that an advised utilization leaves beside budget and graphs: the estimate of the
@@ -65,29 +63,6 @@ class Asked:
     notes: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneFlags:
-    """What was asked on the command line, besides the engine and the load.
-
-    Attributes:
-        slo: Limits; None for none.
-        objective: What is wanted most; None for what the limits suggest.
-        wanted_space: What was asked of the space.
-        budget: As ``60s`` or ``40trials``.
-        current: The present command; None for the version's defaults.
-        num_replicas: That share the load.
-        routing: How they share it.
-    """
-
-    slo: Slo | None
-    objective: ObjectiveName | None
-    wanted_space: WantedSpace
-    budget: str
-    current: str | None
-    num_replicas: int
-    routing: Routing
-
-
 def ask(
     trace: Path,
     flags: EngineFlags,
@@ -104,13 +79,16 @@ def ask(
     """
     current = None if asked.current is None else parse_serve(asked.current)
     workload = timed_as(source.open(trace), timing)
-    parts = split(workload, asked.num_replicas, asked.routing)
+    parts = split(workload, asked.replicas, asked.routing)
     timing = _of_one(timing, len(parts))
-    present = _present(_as_current(flags, current), current)
+    present = present_of(flags, current)
     start = present.start
-    space, fixed = space_and_fixed(
-        present.given, present.current, start, asked.wanted_space
+    wanted = WantedSpace(
+        text=asked.space,
+        is_shared=asked.shared_gpu,
+        host_memory_gib=asked.host_memory_gib,
     )
+    space, fixed = space_and_fixed(present.given, present.current, start, wanted)
     default = _default(fixed)
     headroom_gib = _headroom(fixed, space, start)
     engine = _engine(parts[0], start, fixed, asked, timing, pool)
@@ -133,32 +111,6 @@ def _of_one(timing: WorkloadFlags, num_replicas: int) -> WorkloadFlags:
     if limit is None or num_replicas == 1:
         return timing
     return replace(timing, max_concurrency=max(1, round(limit / num_replicas)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Present:
-    """The present settings: knobs with flags, those of the command, and the engine."""
-
-    given: dict[str, Any]
-    current: dict[str, Any]
-    start: EngineConfig
-
-
-def _present(flags: EngineFlags, current: ServeLine | None) -> _Present:
-    """The present settings; a number of blocks as the memory that it is."""
-    given = _given(flags)
-    knobs = {} if current is None else dict(current.knobs)
-    _refuse_contradictions(given, knobs)
-    knobs.pop("policy", None)
-    start = resolve_config(**{**given, **heeded(knobs, start_policy(given))})
-    _check_starts(start)
-    if start.source_of_num_gpu_blocks == "override":
-        for each in (given, knobs):  # blocks of other sizes are as much memory
-            if each.pop("num_gpu_blocks_override", None) is not None:
-                each["kv_cache_gib"] = (
-                    (start.num_gpu_blocks + 0.5) * start.block_bytes / GIB
-                )
-    return _Present(given=given, current=knobs, start=start)
 
 
 def _engine(
@@ -205,14 +157,8 @@ def _question(
         step_time_error=None if error is None else error.fraction,
         budget=parse_budget(asked.budget),
         routing=asked.routing,
-        is_shared=asked.wanted_space.is_shared,
+        is_shared=asked.shared_gpu,
     )
-
-
-def _check_starts(start: EngineConfig) -> None:
-    """Refuse a pool, given as it is, with which a replay goes on and vLLM does not."""
-    if reason := no_start(start):
-        raise ConfigError(reason)
 
 
 def _notes(
@@ -227,54 +173,6 @@ def _notes(
         f"the search is of the first of {len(parts)} replicas, which gets"
         f" {len(parts[0]):,} requests{under_way} ({routing.value})"
     ]
-
-
-def _given(flags: EngineFlags) -> dict[str, Any]:
-    """Knobs that somebody set; one that is as it is by itself may be set otherwise."""
-    plain = EngineFlags().knobs()
-    always = ("model", "gpu", "engine")
-    knobs = flags.knobs()
-    if knobs["num_cpu_blocks_override"] is not None:
-        raise UsageError(
-            "vLLM has no option for --num-cpu-blocks-override; give --swap-space (v0) or"
-            " --kv-offloading-size (v1) instead"
-        )
-    return {n: v for n, v in knobs.items() if n in always or v != plain[n]}
-
-
-def _as_current(flags: EngineFlags, current: ServeLine | None) -> EngineFlags:
-    """The flags, with the model and the engine that the present command has.
-
-    From 0.8 to 0.10 a plain ``vllm serve`` runs v1.
-    """
-    if current is not None and flags.model == EngineFlags().model:
-        flags = replace(flags, model=current.model)
-    if flags.policy is not None:
-        return flags
-    from bench_cli.engine_options import Policy
-
-    policy = None if current is None else current.knobs.get("policy")
-    if policy is not None:
-        return replace(flags, policy=Policy(policy))
-    version = flags.vllm_version
-    if version is not None and runs_v1_unless_told(version):
-        return replace(flags, policy=Policy.V1)
-    return flags
-
-
-def _refuse_contradictions(given: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    for name, value in current.items():
-        if given.get(name, value) != value:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(
-                f"the present command has {name} {shown(value)}, and {flag} says"
-                f" {shown(given[name])}; give one of them"
-            )
-
-
-def start_policy(given: Mapping[str, Any]) -> str:
-    """The policy that is in force."""
-    return in_force(given.get("policy"), given.get("vllm_version")).policy
 
 
 def _values(space: Space, config: EngineConfig) -> dict[str, Any]:
@@ -314,14 +212,14 @@ def _headroom(
 
 
 def _objective(asked: TuneFlags, workload: Workload, timing: WorkloadFlags) -> Objective:
-    name = asked.objective
+    name, slo = asked.objective, asked.limits()
     if name is None:
         is_open = kind_of_load(workload, timing.max_concurrency) is LoadKind.RATE
         without_slo = ObjectiveName.TTFT if is_open else ObjectiveName.THROUGHPUT
-        name = without_slo if asked.slo is None else ObjectiveName.GOODPUT
-    if name is ObjectiveName.GOODPUT and asked.slo is None:
+        name = without_slo if slo is None else ObjectiveName.GOODPUT
+    if name is ObjectiveName.GOODPUT and slo is None:
         raise UsageError("--objective goodput needs limits; add --slo ttft=2s,tpot=50ms")
-    return Objective(name=name, slo=asked.slo)
+    return Objective(name=name, slo=slo)
 
 
 def parse_budget(text: str) -> Budget:

@@ -15,8 +15,8 @@ from bench_cli.exit_code import ExitCode
 from bench_cli.flags import Without, takes_flags
 from bench_cli.interrupt import stopped_by_signals
 from bench_cli.measured_flags import MeasuredFlags
+from bench_cli.tune_flags import TuneFlags
 from bench_cli.workload import SourceFlags, WorkloadFlags
-from harness.tuning.choice import ObjectiveName, Routing
 
 if TYPE_CHECKING:
     from bench_cli.tune_question import Asked
@@ -43,38 +43,7 @@ def tune(
     source: SourceFlags,
     timing: WorkloadFlags,
     measured: Annotated[MeasuredFlags, Without("beside_sim")],
-    slo: options.SloText = None,
-    objective: Annotated[
-        ObjectiveName | None,
-        typer.Option("--objective", help="goodput with --slo, else ttft or throughput."),
-    ] = None,
-    space: Annotated[
-        str | None,
-        typer.Option(
-            "--space",
-            metavar="KNOB=VALUES,…",
-            help="Values to choose from: block_size=16|32, max_num_seqs=64..1024.",
-        ),
-    ] = None,
-    budget: Annotated[
-        str, typer.Option("--budget", help="Of the search: 60s, 5min or 40trials.")
-    ] = "40trials",
-    current: Annotated[
-        str | None,
-        typer.Option(
-            "--current", metavar="COMMAND", help='Present command: "vllm serve …".'
-        ),
-    ] = None,
-    replicas: Annotated[
-        int, typer.Option("--replicas", min=1, help="Share the load among so many.")
-    ] = 1,
-    routing: Annotated[
-        Routing, typer.Option("--routing", help="How replicas share it.")
-    ] = Routing.ROUND_ROBIN,
-    shared_gpu: Annotated[
-        bool, typer.Option("--shared-gpu", help="Take as little GPU memory as does.")
-    ] = False,
-    host_memory_gib: options.HostMemoryGib = None,
+    wishes: TuneFlags,
     search_seed: Annotated[
         int, typer.Option("--search-seed", min=0, help="Of what the search suggests.")
     ] = 0,
@@ -103,12 +72,11 @@ def tune(
     ] = None,
 ) -> None:
     """Find the settings of vLLM that serve TRACE best, and say why."""
-    from bench_cli.quantity import parse_slo
     from harness.parallel import ReplayPool, default_jobs
 
     started = time.perf_counter()
     timing.refuse_contradictions()
-    limits = None if slo is None else parse_slo(slo)
+    limits = wishes.limits()
     if output is not None:
         check_document(output, kind="tune")
     wanted = wanted_verification(
@@ -121,29 +89,11 @@ def tune(
     ):
         from bench_cli.tune_document import tune_document
         from bench_cli.tune_line import check_yaml
-        from bench_cli.tune_question import TuneFlags, ask
+        from bench_cli.tune_question import ask
         from bench_cli.tune_search import search
-        from bench_cli.tune_space import WantedSpace
         from harness.tuning.fact import facts_of
 
-        asked = ask(
-            trace,
-            flags,
-            source,
-            timing,
-            TuneFlags(
-                slo=limits,
-                objective=objective,
-                wanted_space=WantedSpace(
-                    text=space, is_shared=shared_gpu, host_memory_gib=host_memory_gib
-                ),
-                budget=budget,
-                current=current,
-                num_replicas=replicas,
-                routing=routing,
-            ),
-            pool,
-        )
+        asked = ask(trace, flags, source, timing, wishes, pool)
         if yaml is not None:
             check_yaml(asked, yaml)
         asked.engine.is_stopped = is_stopped
