@@ -45,13 +45,15 @@ def calibrate(
     """
     from bench_cli.calibrate_screen import calibration_document, print_calibration
     from bench_cli.document import deliver
-    from harness.calibration.calibration_file import (
-        calibration_path,
-        check_name,
-        gpu_table,
-        write_calibration,
-    )
-    from harness.calibration.read import read_measurements
+
+    with nothing_written():  # imports take a second where the disk is slow
+        from harness.calibration.calibration_file import (
+            calibration_path,
+            check_name,
+            gpu_table,
+            write_calibration,
+        )
+        from harness.calibration.read import read_measurements
 
     names = None if fit is None else coefficient_names(fit)
     if name is not None:
