@@ -25,6 +25,7 @@ from harness.tuning.engine import TrialEngine
 from harness.tuning.load import LoadKind, kind_of_load
 from harness.tuning.objective import Objective
 from harness.tuning.question import Question
+from harness.tuning.replicas import SharedLoad
 from harness.tuning.routing import split
 from harness.tuning.search import Budget
 from harness.tuning.space import Space
@@ -80,6 +81,12 @@ def ask(
     current = None if asked.current is None else parse_serve(asked.current)
     workload = timed_as(source.open(trace), timing)
     parts = split(workload, asked.replicas, asked.routing)
+    shared = SharedLoad(
+        workload=workload,
+        routing=asked.routing,
+        num_replicas=len(parts),
+        max_concurrency=timing.max_concurrency,
+    )
     timing = _of_one(timing, len(parts))
     present = present_of(flags, current)
     start = present.start
@@ -93,7 +100,9 @@ def ask(
     headroom_gib = _headroom(fixed, space, start)
     engine = _engine(parts[0], start, fixed, asked, timing, pool)
     return Asked(
-        question=_question(engine.workload, space, start, default, headroom_gib, asked),
+        question=_question(
+            engine.workload, space, start, default, headroom_gib, asked, shared
+        ),
         engine=engine,
         current=current,
         fixed=fixed,
@@ -140,6 +149,7 @@ def _question(
     default: EngineConfig | None,
     headroom_gib: Mapping[float, float],
     asked: TuneFlags,
+    shared: SharedLoad,
 ) -> Question:
     """What the search is to find out."""
     error = start.step_time_error
@@ -156,7 +166,7 @@ def _question(
         ),
         step_time_error=None if error is None else error.fraction,
         budget=parse_budget(asked.budget),
-        routing=asked.routing,
+        shared=shared,
         is_shared=asked.shared_gpu,
     )
 

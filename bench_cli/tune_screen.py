@@ -167,10 +167,12 @@ _LATENCIES = {
 def _load(document: Document, num_replicas: int) -> str:
     found, replicas = document["headroom"], document["replicas"]
     parts = [_kept(found), *_kept_briefly(found)]
-    if replicas is not None and replicas > num_replicas:
-        parts.append(f"today's load needs {replicas} replicas")
-    elif replicas is None:
-        parts.append("no number of replicas tried serves today's load")
+    if replicas is None:
+        most = format_number_of(document["most_replicas_tried"], "replica")
+        parts.append(f"not even {most} would keep the SLO at today's load")
+    elif replicas != num_replicas:
+        needed = format_number_of(replicas, "replica")
+        parts.append(f"today's load needs {needed}" + (" in all" * (num_replicas > 1)))
     return "; ".join(parts)
 
 

@@ -201,7 +201,7 @@ class TrialEngine:
     def _task(
         self, workload: Workload, config: EngineConfig, objective: Objective
     ) -> TrialTask:
-        is_whole = len(workload) == len(self.workload)
+        is_whole = workload.prompts is self.workload.prompts  # at whatever times
         return TrialTask(
             workload=workload,
             findable=self.findable if is_whole else None,

@@ -1,10 +1,9 @@
-"""How much more load a setting takes, and how many replicas today's load needs."""
+"""How much more load a setting takes."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.tuning.choice import ObjectiveName, Routing
+from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
 from harness.tuning.load import (
     LoadKind,
@@ -14,7 +13,6 @@ from harness.tuning.load import (
     under_way,
 )
 from harness.tuning.objective import BEYOND, CLOSENESS, Objective
-from harness.tuning.routing import split
 from harness.tuning.space import Knobs
 from harness.tuning.trial import Trial
 from results.goodput import Slo
@@ -36,9 +34,6 @@ does not hold by which the last that does may be lower."""
 
 NUM_BETWEEN = 3
 """Loads that are tried between the last that holds and the first that does not."""
-
-MOST_REPLICAS = 64
-
 
 LEAST_LIFETIMES = 5
 """A load is to last so many times as long as a request takes in the mean: those that come
@@ -256,61 +251,3 @@ def _under_loads(
 def _most_missed() -> float:
     """A loss beyond which too many requests are outside the limits, come what may."""
     return 1 - KEPT_SHARE + CLOSENESS + BEYOND + 1e-9
-
-
-def fewest_replicas(
-    engine: TrialEngine, knobs: Knobs, slo: Slo, routing: Routing, load: float
-) -> int | None:
-    """Replicas that together keep the SLO for today's load; None where many do not.
-
-    Each is replayed with its part of the trace, and in a closed loop with its part of
-    the requests under way. The first number tried is that by which the load has to be
-    divided to be one that a single one keeps.
-
-    Args:
-        engine: Replays.
-        knobs: The setting of each.
-        slo: Limits.
-        routing: How they share the load.
-        load: The highest that one keeps, as a multiple of today's; 0 for none, which is
-            an answer unless all requests come at once.
-    """
-    objective = _of(slo)
-
-    def is_kept(num_replicas: int) -> bool:
-        parts = split(engine.workload, num_replicas, routing)
-        with under_way(engine, scaled_concurrency(engine, 1 / num_replicas)):
-            trials = engine.evaluate_under([(knobs, part, objective) for part in parts])
-        return keep_together(trials)
-
-    if kind_of_load(engine.workload, engine.max_concurrency) is LoadKind.NONE:
-        return _fewest_of_many(is_kept)
-    if load <= 0:
-        return None
-    number = max(2, math.ceil(1 / load))
-    if is_kept(number):
-        while number > 2 and is_kept(number - 1):
-            number -= 1
-        return number
-    while number < MOST_REPLICAS:
-        number += 1
-        if is_kept(number):
-            return number
-    return None
-
-
-def _fewest_of_many(is_kept: Callable[[int], bool]) -> int | None:
-    """The fewest, from 2, where nobody knows how many: doubled, then halved between."""
-    most = 2
-    while not is_kept(most):
-        most *= 2
-        if most > MOST_REPLICAS:
-            return None
-    fewest = most // 2 + 1
-    while fewest < most:
-        number = (fewest + most) // 2
-        if is_kept(number):
-            most = number
-        else:
-            fewest = number + 1
-    return most

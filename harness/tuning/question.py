@@ -7,9 +7,9 @@ from typing import Any
 from harness.analysis.miss_ratio import HitCurve
 from harness.tuning.advice import Advice
 from harness.tuning.check import Check
-from harness.tuning.choice import Routing
 from harness.tuning.evidence import Row
 from harness.tuning.headroom import Headroom
+from harness.tuning.replicas import Replicas, SharedLoad
 from harness.tuning.screen import Screened
 from harness.tuning.search import Budget
 from harness.tuning.space import Space
@@ -29,7 +29,7 @@ class Question:
         safest_utilization: Above it memory may run out.
         step_time_error: Share by which step times are off; None if nobody knows.
         budget: Of the search.
-        routing: How replicas would share the load.
+        shared: What all replicas get; the search is of the first of them.
         is_shared: Others need the GPU too: as little memory as does.
     """
 
@@ -40,7 +40,7 @@ class Question:
     safest_utilization: float
     step_time_error: float | None
     budget: Budget
-    routing: Routing = Routing.ROUND_ROBIN
+    shared: SharedLoad
     is_shared: bool = False
 
 
@@ -59,7 +59,7 @@ class Answer:
         evidence: Rows of each knob around what is advised.
         checks: Whether the gain holds elsewhere; none where nothing changes.
         headroom: How much more load it takes; None without an SLO.
-        replicas: How many today's load needs; None without an SLO, or beyond many.
+        replicas: How many today's load needs in all; None without an SLO.
         stretch: Requests of which the search, its evidence and its checks are; None
             where that is the whole trace.
         is_whole: All figures but those of the search are of the whole trace; else nothing
@@ -79,7 +79,7 @@ class Answer:
     evidence: dict[str, list[Row]] = field(default_factory=dict)
     checks: Sequence[Check] = ()
     headroom: Headroom | None = None
-    replicas: int | None = None
+    replicas: Replicas | None = None
     stretch: slice | None = None
     is_whole: bool = True
     withdrawn: dict[str, Any] | None = None

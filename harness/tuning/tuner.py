@@ -17,8 +17,9 @@ from harness.tuning.advice import (
 from harness.tuning.check import check_gain
 from harness.tuning.engine import TrialEngine
 from harness.tuning.evidence import Row, sweep
-from harness.tuning.headroom import fewest_replicas, headroom, headroom_of_whole
+from harness.tuning.headroom import headroom, headroom_of_whole
 from harness.tuning.question import Answer, Question
+from harness.tuning.replicas import fewest_replicas
 from harness.tuning.screen import screen
 from harness.tuning.search import Budget, Search
 from harness.tuning.settle import settle
@@ -239,14 +240,12 @@ def _look_beyond(
             _withdraw_if_harmful(answer, near)
     if slo is None:
         return
-    knobs, routing = answer.knobs, question.routing
+    knobs = answer.knobs
     today = search.trial_of(answer.advice.knobs)  # of the start, where that is kept
     found = headroom(near, knobs, slo, today)
     if near is not engine:
         found = headroom_of_whole(engine, knobs, slo, answer.advice.trial, found)
-    replicas: int | None = 1
-    if found.load < 1:
-        replicas = fewest_replicas(engine, knobs, slo, routing, found.load)
+    replicas = fewest_replicas(engine, knobs, slo, question.shared, found.load)
     if not engine.is_ended():  # a replay that was stopped kept nothing
         answer.headroom, answer.replicas = found, replicas
 

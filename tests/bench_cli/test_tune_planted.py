@@ -386,7 +386,8 @@ def test_an_slo_that_nothing_meets_is_said_with_the_nearest(
     assert "no setting that was tried keeps it at today's load; nearest: 0 %" in said
     assert "(limit 10 ms), TPOT mean" in said
     assert "x of today's load misses the SLO" in said
-    assert "no number of replicas tried serves today's load" in said
+    assert document["most_replicas_tried"] == 64
+    assert "not even 64 replicas would keep the SLO at today's load" in said
 
 
 def test_overload_is_answered_with_replicas(

@@ -15,7 +15,6 @@ from harness.tuning.engine import TrialEngine
 from harness.tuning.headroom import (
     Headroom,
     _most_missed,
-    fewest_replicas,
     headroom,
     headroom_of_whole,
     keep_together,
@@ -77,11 +76,6 @@ class Loads:
         """What is found, beginning with what a stretch takes."""
         today = self.trial(len(self.workload) / self.workload.duration_s)
         return headroom_of_whole(cast("TrialEngine", self), {}, SLO, today, near)
-
-    def fewest(self, load: float) -> int | None:
-        """Replicas that are found."""
-        engine = cast("TrialEngine", self)
-        return fewest_replicas(engine, {}, SLO, Routing.ROUND_ROBIN, load)
 
 
 @pytest.mark.parametrize(
@@ -251,33 +245,6 @@ def test_nine_tenths_inside_the_limits_keep_an_slo(make_trial: MakeTrial) -> Non
 
 
 @pytest.mark.parametrize(
-    ("most", "load", "number"), [(0.51, 0.5, 2), (0.34, 0.3, 3), (0.26, 0.2, 4)]
-)
-def test_the_fewest_replicas_that_do_are_found(
-    make_trial: MakeTrial,
-    make_workload: MakeWorkload,
-    most: float,
-    load: float,
-    number: int,
-) -> None:
-    """Whether the first guess was too many or too few."""
-    workload = make_workload(120, gap_s=1.0)
-
-    assert Loads(make_trial, workload, lambda r: float(r <= most)).fewest(load) == number
-    assert Loads(make_trial, workload, lambda r: float(r <= most)).fewest(0.9) == number
-
-
-def test_where_no_load_is_kept_no_replicas_do(
-    make_trial: MakeTrial, make_workload: MakeWorkload
-) -> None:
-    """Nothing is replayed for that."""
-    loads = Loads(make_trial, make_workload(), lambda _: 0.0)
-
-    assert loads.fewest(0.0) is None
-    assert loads.tried == []
-
-
-@pytest.mark.parametrize(
     ("today", "most", "highest", "failing"),
     [(8, 10, 10, 11), (8, 1000, 64, None), (8, 3, 3, 4), (2, 1, 1, 2), (1, 0, 0, 1)],
 )
@@ -304,17 +271,6 @@ def test_a_closed_loop_has_more_or_fewer_under_way(
     assert loads.max_concurrency == today
 
 
-def test_replicas_share_what_is_under_way(
-    make_trial: MakeTrial, make_workload: MakeWorkload
-) -> None:
-    """Of 12 requests at a time each of three has 4."""
-    workload = make_workload(120, gap_s=1.0)
-    loads = Loads(make_trial, workload, lambda load: float(load <= 0.34), 12)
-
-    assert loads.fewest(0.4) == 3
-    assert loads.under_way == [4] * 3 + [6] * 2
-
-
 class AtOnce(Loads):
     """All requests come at once: how many a replica gets decides."""
 
@@ -339,19 +295,6 @@ def test_no_more_than_all_at_once_can_come(
         assert (found.load, found.first_failing) == (load, failing)
         assert found.kind is LoadKind.NONE
     assert loads.tried == []
-
-
-@pytest.mark.parametrize("number", [2, 3, 4, 5, 8, 13, 64, None])
-def test_replicas_are_found_though_all_come_at_once(
-    make_trial: MakeTrial, make_workload: MakeWorkload, number: int | None
-) -> None:
-    """The fewest that bring each a share that one can serve, of up to 64."""
-    workload = make_workload(128, gap_s=0.0)
-    most = 0 if number is None else -(-len(workload) // number)
-    loads = AtOnce(make_trial, workload, lambda load: float(load <= most))
-
-    assert loads.fewest(0.0) == number
-    assert len(set(loads.tried)) == len(loads.tried) <= 11
 
 
 def test_no_more_are_under_way_than_there_are(

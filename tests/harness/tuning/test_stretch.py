@@ -19,6 +19,7 @@ from harness.tuning.fact import facts_of
 from harness.tuning.headroom import keep_together
 from harness.tuning.objective import Objective, RunningLoss
 from harness.tuning.question import Question
+from harness.tuning.replicas import SharedLoad
 from harness.tuning.search import Budget, Search
 from harness.tuning.space import Knobs, Space, key_of
 from harness.tuning.stretch import is_like, stretch_like_whole
@@ -217,6 +218,7 @@ def question_of(workload: Workload, **more: Any) -> Question:
         safest_utilization=0.95,
         step_time_error=0.1,
         budget=Budget(num_trials=8),
+        shared=SharedLoad(workload=workload),
     )
     return replace(asked, **more)
 

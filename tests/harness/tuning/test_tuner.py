@@ -16,6 +16,7 @@ from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
 from harness.tuning.objective import Objective
 from harness.tuning.question import Answer, Question
+from harness.tuning.replicas import Replicas, SharedLoad
 from harness.tuning.search import Budget, Search
 from harness.tuning.space import Space, with_value
 from harness.tuning.tuner import tune
@@ -53,6 +54,7 @@ def question(workload: Workload, budget: Budget | None = None, **more: Any) -> Q
         safest_utilization=0.95,
         step_time_error=0.1,
         budget=budget or Budget(num_trials=16),
+        shared=SharedLoad(workload=workload),
     )
     return replace(asked, **more)
 
@@ -78,7 +80,7 @@ def test_an_answer_has_all_its_parts(answer: Answer) -> None:
     assert all(check.holds for check in answer.checks)
     assert answer.headroom is not None
     assert answer.headroom.load >= 1
-    assert answer.replicas == 1
+    assert answer.replicas == Replicas(fewest=1, most_tried=1)
     assert set(answer.evidence) == set(answer.screened.space.choices)
     for name, rows in answer.evidence.items():
         (advised,) = [row for row in rows if row.is_advised]
@@ -103,7 +105,8 @@ def test_headroom_beside_a_withdrawn_setting_is_that_of_the_start(
     assert answer.is_kept
     assert answer.headroom is not None
     assert answer.headroom.load < 1
-    assert answer.replicas != 1
+    assert answer.replicas is not None
+    assert answer.replicas.most_tried > 1
 
 
 def test_each_setting_is_replayed_once(
