@@ -13,6 +13,7 @@ from results.comparison.interval import (
     RequestResampling,
     mean_of_runs,
     paired_interval,
+    share_apart,
     unpaired_interval,
 )
 from results.comparison.metric import STATISTICS, Metric
@@ -26,7 +27,10 @@ def interval_of_repeats(base: Arm, other: Arm, metric: Metric) -> Interval | Non
     means = [_mean(arm.values(metric), arm.is_simulated) for arm in (base, other)]
     if any(mean.num_runs == 1 for mean in means):
         return None
-    return unpaired_interval(*means)
+    interval = unpaired_interval(*means)
+    if metric.unit == "share":
+        return share_apart(means[0].value, interval)
+    return interval
 
 
 def _mean(values: Sequence[float | None], is_simulated: bool) -> Mean:
@@ -59,7 +63,8 @@ class PairedRequests:
         values = [metric.of_samples(side) for side in sides]
         assert values[0] is not None, "an arm without the metric has no difference"
         assert values[1] is not None, "an arm without the metric has no difference"
-        return paired_interval(values[0], values[1], *drawn)
+        is_share = metric.unit == "share"
+        return paired_interval(values[0], values[1], *drawn, is_share=is_share)
 
     def _resampled(
         self, resampling: RequestResampling, metric: Metric, values: FloatArray

@@ -111,27 +111,49 @@ class RequestResampling:
 
 
 def paired_interval(
-    base: float, value: float, base_drawn: FloatArray, drawn: FloatArray
+    base: float,
+    value: float,
+    base_drawn: FloatArray,
+    drawn: FloatArray,
+    *,
+    is_share: bool = False,
 ) -> Interval:
     """Interval of a difference between two runs of the same requests.
 
     What cannot be negative is judged by the logarithm of its ratio, so that no interval
-    goes below a fall to 0.
+    goes below a fall to 0. A share is bounded on both sides, and near either a ratio says
+    more of the other than of the difference: it is judged by its points.
 
     Args:
         base: A statistic of the baseline, as seen.
         value: The same of the other run.
         base_drawn: The baseline's in each resample, ``(num_resamples,)``.
         drawn: The other run's, of the same draws.
+        is_share: Whether it lies from 0 to 1.
     """
     known = np.isfinite(base_drawn) & np.isfinite(drawn)
     base_drawn, drawn = base_drawn[known], drawn[known]
+    if is_share:
+        error = _error(drawn - base_drawn)
+        return share_apart(base, _around(value - base, error, NUM_BLOCKS - 1))
     least = min(base, value, base_drawn.min(initial=base), drawn.min(initial=base))
     if least <= 0:
         return _around(value - base, _error(drawn - base_drawn), NUM_BLOCKS - 1)
     error = _error(np.log(drawn / base_drawn))
     low, high = _around(math.log(value / base), error, NUM_BLOCKS - 1)
     return base * math.expm1(low), base * math.expm1(high)
+
+
+def share_apart(base: float, interval: Interval) -> Interval:
+    """The interval of a share's difference, without what no share can be apart by.
+
+    Args:
+        base: The baseline's share, from 0 to 1.
+        interval: Of a difference from it.
+    """
+    least, most = -base, 1 - base
+    low, high = (min(max(bound, least), most) for bound in interval)
+    return low, high
 
 
 def _error(apart: FloatArray) -> float:

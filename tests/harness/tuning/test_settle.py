@@ -106,7 +106,7 @@ def settled(
         (
             lambda k: good_of(
                 20 + 10 * (k["kv_offloading_size"] > 0),
-                70 * (k["kv_offloading_size"] > 8),
+                35 * (k["kv_offloading_size"] > 8),
             ),
             64,
             1,

@@ -169,6 +169,32 @@ def test_what_repeats_do_not_support_is_no_difference(
     assert reason.startswith("+20 %; below ")
 
 
+@pytest.mark.parametrize("source", ["simulated", "measured"])
+def test_a_share_is_nowhere_below_nothing_or_above_all(
+    make_run: MakeRun, make_arm: MakeArm, serve: Serve, source: str
+) -> None:
+    """40 % inside may rise by 60 points: of other requests, and of other repeats."""
+    late = [[2.0] * most + [0.5] * (20 - most) for most in (15, 12, 9)]
+    slo = {"ttft_s": 1.0}
+    if source == "simulated":
+        sides = [[late[1]], [[0.5] * 20]]
+    else:
+        sides = [late, [[0.5] * 20, [0.5] * 19 + [2.0], [0.5] * 20]]
+    base, arm = (
+        make_arm(
+            runs=[make_run(serve(ttft_s), source=source, slo=slo) for ttft_s in side]
+        )
+        for side in sides
+    )
+
+    found = result(base, arm, "goodput_fraction")
+
+    assert found.difference == pytest.approx(0.6, abs=0.02)
+    assert found.interval is not None
+    assert -0.4 <= found.interval[0] < 0.5
+    assert found.interval[1] == pytest.approx(0.6)
+
+
 def test_a_simulated_run_is_as_good_as_many(
     make_run: MakeRun, make_arm: MakeArm, serve: Serve
 ) -> None:

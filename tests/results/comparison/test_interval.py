@@ -201,6 +201,49 @@ def test_a_shift_of_all_is_known_for_sure() -> None:
     assert paired(values + 1, 1.1 * (values + 1), "mean") == pytest.approx((1.55, 1.55))
 
 
+def share_interval(x: FloatArray, y: FloatArray) -> tuple[float, float]:
+    """The interval of the difference of two shares of requests."""
+    resampling = RequestResampling(len(x))
+    drawn = [resampling.statistics(side, ["mean"])[0] for side in (x, y)]
+    return paired_interval(float(x.mean()), float(y.mean()), *drawn, is_share=True)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=10, max_size=60))
+def test_shares_are_no_further_apart_than_shares_can_be(
+    pairs: list[tuple[bool, bool]],
+) -> None:
+    """Neither below 0 % nor above 100 %, and around what was seen."""
+    x, y = np.array(pairs, dtype=float).T
+
+    low, high = share_interval(x, y)
+
+    apart = y.mean() - x.mean()
+    assert -x.mean() <= low <= apart + 1e-12
+    assert apart - 1e-12 <= high <= 1 - x.mean()
+
+
+def test_all_inside_where_two_fifths_were_is_no_chance() -> None:
+    """A queue that grows loses all later requests, and none where it does not grow."""
+    x = np.repeat([1.0, 0.0], [80, 100])
+
+    low, high = share_interval(x, np.ones(180))
+
+    assert low > 0
+    assert high == 1 - x.mean()
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
+def test_equal_shares_are_seldom_called_different(share: float) -> None:
+    """Of intervals at 99 % one in a hundred leaves 0 out."""
+    rng = np.random.default_rng(9)
+    pairs = [rng.random((2, 300)) < share for _ in range(400)]
+
+    found = [share_interval(x.astype(float), y.astype(float)) for x, y in pairs]
+
+    false = sum(low > 0 or high < 0 for low, high in found)
+    assert false <= stats.binom.ppf(0.999, len(pairs), 1 - CONFIDENCE)
+
+
 def test_resamples_without_a_value_are_left_out() -> None:
     """What only some blocks hold is judged by those resamples that drew it."""
     drawn = np.array([3.0, math.nan, 5.0])
