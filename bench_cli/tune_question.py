@@ -12,7 +12,13 @@ from bench_cli.serve_line import ServeLine
 from bench_cli.serve_reading import parse_serve
 from bench_cli.tune_flags import TuneFlags
 from bench_cli.tune_present import present_of
-from bench_cli.tune_space import WantedSpace, space_and_fixed, value_of
+from bench_cli.tune_space import (
+    UTILIZATION_STEP,
+    WantedSpace,
+    parse_space,
+    space_and_fixed,
+    value_of,
+)
 from bench_cli.workload import SourceFlags, WorkloadFlags, timed_as
 from harness.analysis.miss_ratio import hit_curve
 from harness.config import EngineConfig, resolve_config
@@ -168,7 +174,15 @@ def _question(
         budget=parse_budget(asked.budget),
         shared=shared,
         is_shared=asked.shared_gpu,
+        utilization_step=_utilization_step(asked),
     )
+
+
+def _utilization_step(asked: TuneFlags) -> float | None:
+    """How fine the least memory is looked for; None where its values are given."""
+    named = {} if asked.space is None else parse_space(asked.space)
+    is_open = asked.shared_gpu and "gpu_memory_utilization" not in named
+    return UTILIZATION_STEP if is_open else None
 
 
 def _notes(

@@ -18,6 +18,9 @@ SHARED_UTILIZATIONS = (0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7)
 """What is tried besides where others need the GPU too; those that fit no model cost
 nothing."""
 
+UTILIZATION_STEP = 0.01
+"""Between them: the least of a GPU that is shared is looked for to a hundredth."""
+
 _POOL_KNOBS = ("kv_cache_gib", "num_gpu_blocks_override")
 """With one of these given, the utilization decides nothing."""
 

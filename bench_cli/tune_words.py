@@ -129,7 +129,8 @@ def _known_utilization(advised: Any, facts: Mapping[str, Any]) -> list[str]:
         parts.append(f"{shown(advised)} leaves {left[advised]:.1f} GiB before OOM")
     least = facts.get("least_keeping_slo")
     if least is not None:
-        parts.append(f"{shown(least)} is the least that keeps the SLO")
+        of_which = "" if facts["step"] else " of those given"
+        parts.append(f"{shown(least)} is the least{of_which} that keeps the SLO")
     elif facts.get("keeps_slo") is False:
         parts.append(
             f"the SLO is missed with {shown(advised)}, and it is as low as puts no more"

@@ -1,5 +1,6 @@
 """What is known of a knob besides the replays around its value: needs, costs, worth."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -58,6 +59,7 @@ def _of_utilization(name: str, answer: Answer, engine: TrialEngine) -> Facts:
     if answer.question.is_shared and engine.objective.slo is not None:
         facts["keeps_slo"] = keeps(answer.advice.trial)
         facts["least_keeping_slo"] = least_keeping_slo(name, answer, engine)
+        facts["step"] = answer.question.utilization_step
     return facts
 
 
@@ -68,7 +70,7 @@ def least_keeping_slo(name: str, answer: Answer, engine: TrialEngine) -> Any:
     """
     if not keeps(answer.advice.trial):
         return None
-    values = [v for v in answer.question.space.choices[name] if v <= answer.knobs[name]]
+    values = _values_up_to(name, answer)
     values = [v for v in values if engine.config({**answer.knobs, name: v}) is not None]
     low, high = 0, len(values) - 1
     while low < high and not engine.is_ended():
@@ -78,6 +80,16 @@ def least_keeping_slo(name: str, answer: Answer, engine: TrialEngine) -> Any:
         else:
             low = middle + 1
     return None if engine.is_ended() else values[high]
+
+
+def _values_up_to(name: str, answer: Answer) -> list[Any]:
+    """Values up to the advised one: the space's, and those between that may be had."""
+    advised, step = answer.knobs[name], answer.question.utilization_step
+    values = [v for v in answer.question.space.choices[name] if v < advised]
+    if step is not None and values:
+        first, last = round(values[0] / step), math.ceil(advised / step - 1e-6)
+        values = [round(place * step, 6) for place in range(first, last)]
+    return [*values, advised]
 
 
 def _of_swap_space(_: str, answer: Answer, engine: TrialEngine) -> Facts:

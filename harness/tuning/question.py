@@ -31,6 +31,8 @@ class Question:
         budget: Of the search.
         shared: What all replicas get; the search is of the first of them.
         is_shared: Others need the GPU too: as little memory as does.
+        utilization_step: Utilizations so far apart may be advised there, between those of
+            the space; None for none.
     """
 
     space: Space
@@ -42,6 +44,7 @@ class Question:
     budget: Budget
     shared: SharedLoad
     is_shared: bool = False
+    utilization_step: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -33,8 +33,8 @@ def settle(
 
     ``on_advice`` is called with what is advised before each look.
     """
-    objective, is_shared = engine.objective, question.is_shared
-    advice = _with_least(search, objective, advice, enough, is_shared=is_shared)
+    objective = engine.objective
+    advice = _with_least(search, objective, advice, enough, question)
     on_advice(advice.knobs)
     evidence = sweep(search, engine, advice.knobs, advice.trial)
     for _ in range(MOST_MOVES):
@@ -43,7 +43,7 @@ def settle(
             break
         knobs, trial = min(gains, key=lambda each: each[1].loss)
         advice = replace(advice, knobs=knobs, trial=trial)
-        advice = _with_least(search, objective, advice, enough, is_shared=is_shared)
+        advice = _with_least(search, objective, advice, enough, question)
         on_advice(advice.knobs)
         evidence = sweep(search, engine, advice.knobs, advice.trial)
     return advice, evidence
@@ -77,15 +77,17 @@ def _with_least(
     objective: Objective,
     advice: Advice,
     enough: Enough,
-    *,
-    is_shared: bool,
+    question: Question,
 ) -> Advice:
     """No more of what costs than is worth it; nor of the GPU, if that is shared."""
     for name in COSTLY:
         if name in advice.knobs and advice.knobs[name] > search.start[name]:
             advice = _worth_its_cost(name, search, objective, advice, enough)
-    if is_shared and UTILIZATION in search.space.choices:
+    if question.is_shared and UTILIZATION in search.space.choices:
         advice = _with_least_utilization(search, objective, advice)
+        step = question.utilization_step
+        if step is not None and enough is BEYOND_CHANCE:  # a stretch tells no hundredths
+            advice = _with_least_between(search, objective, advice, step)
     return advice
 
 
@@ -137,10 +139,39 @@ def _with_least_utilization(
     search.try_out(settings)
     others = _advised_and_best(search, advice)
     for knobs, trial in _tried(search, settings):
-        is_as_good = not any(is_worse(objective, other, trial) for other in others)
-        if is_as_good and not gives_up_slo(advice.trial, trial):
+        if _does_as_well(objective, trial, others):
             return replace(advice, knobs=knobs, trial=trial)
     return advice
+
+
+def _with_least_between(
+    search: Search, objective: Objective, advice: Advice, step: float
+) -> Advice:
+    """The same between that and the largest of the space that does not: halved."""
+    grid = search.suggester.space.choices[UTILIZATION]
+    lower = [value for value in grid if value < advice.knobs[UTILIZATION]]
+    if not lower:
+        return advice
+    low, high = (round(u / step) for u in (lower[-1], advice.knobs[UTILIZATION]))
+    others = _advised_and_best(search, advice)
+    while high - low > 1 and not search.is_stopped():
+        middle = (low + high) // 2
+        knobs = {**advice.knobs, UTILIZATION: round(middle * step, 6)}
+        search.try_out([knobs])
+        found = search.trials.get(key_of(knobs))
+        if found is not None and _does_as_well(objective, found[1], others):
+            advice, high = replace(advice, knobs=knobs, trial=found[1]), middle
+        else:
+            low = middle
+    value = advice.knobs[UTILIZATION]
+    search.space = search.space.with_choice(UTILIZATION, value)
+    return advice
+
+
+def _does_as_well(objective: Objective, trial: Trial, others: Sequence[Trial]) -> bool:
+    """Whether a trial is no worse than any other, nor gives up the first one's SLO."""
+    is_as_good = not any(is_worse(objective, other, trial) for other in others)
+    return is_as_good and not gives_up_slo(others[0], trial)
 
 
 def _advised_and_best(search: Search, advice: Advice) -> list[Trial]:
@@ -155,8 +186,8 @@ def _advised_and_best(search: Search, advice: Advice) -> list[Trial]:
 
 
 def _lower(search: Search, knobs: Knobs, name: str) -> Iterator[dict[str, Any]]:
-    """The setting with each smaller value of a knob, the smallest first."""
-    for value in search.space.choices[name]:
+    """The setting with each smaller value of a knob's, the smallest first."""
+    for value in search.suggester.space.choices[name]:
         if value < knobs[name]:
             yield {**knobs, name: value}
 

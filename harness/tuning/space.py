@@ -90,6 +90,11 @@ class Space:
                     found.append(self.changed(knobs, name, values[other]))
         return found
 
+    def with_choice(self, name: str, value: Any) -> "Space":
+        """The space with one more value of a knob."""
+        choices = {**self.choices, name: with_value(self.choices[name], value)}
+        return Space(choices)
+
     def without(self, *names: str) -> "Space":
         """The space with these knobs left as they are at the start."""
         return Space({n: values for n, values in self.choices.items() if n not in names})

@@ -159,15 +159,20 @@ class Suggester:
     # -- what came of it -------------------------------------------------------------
 
     def tell(self, knobs: Knobs, loss: float) -> None:
-        """Let the sampler know what a setting came to, or was on its way to."""
+        """Let the sampler know what a setting came to, or was on its way to.
+
+        One that it could not have suggested tells it nothing.
+        """
         asked = self._asked.pop(key_of(knobs), None)
         if asked is not None:
             for each in asked:
                 self.study.tell(each, loss)
             return
+        choices = self.space.choices
+        if any(knobs[name] not in values for name, values in choices.items()):
+            return
         import optuna
 
-        choices = self.space.choices
         self.study.add_trial(
             optuna.trial.create_trial(
                 params={n: values.index(knobs[n]) for n, values in choices.items()},

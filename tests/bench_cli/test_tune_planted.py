@@ -324,6 +324,9 @@ def test_a_shared_gpu_gets_the_smallest_utilization_that_does(
     assert least["min_gpu_memory_utilization"] <= advised
     assert advised < least["min_gpu_memory_utilization"] + 0.1
     assert f"--gpu-memory-utilization {advised:g}" in document["command"]
+    facts = document["evidence"]["gpu_memory_utilization"]["facts"]
+    assert advised == facts["least_keeping_slo"]
+    assert advised - 0.01 < least["min_gpu_memory_utilization"]
     assert document["gain"]["over_current"]["values"] == [1, 1]
 
 

@@ -426,7 +426,7 @@ def test_the_least_memory_that_keeps_the_slo_is_found(
     name = "gpu_memory_utilization"
     answer = SimpleNamespace(
         knobs={name: 0.9},
-        question=SimpleNamespace(space=Space({name: values})),
+        question=SimpleNamespace(space=Space({name: values}), utilization_step=None),
         advice=SimpleNamespace(trial=make_trial(good=[float(is_kept)])),
     )
     engine = Shared(make_trial, make_workload(), least)
@@ -440,6 +440,31 @@ def test_the_least_memory_that_keeps_the_slo_is_found(
     assert len(engine.tried) <= 3
     engine.tried, engine.most = [], 0
     assert least_keeping_slo(name, asked, stoppable) is None
+
+
+@pytest.mark.parametrize(
+    ("advised", "least", "wanted"),
+    [(0.6, 0.507, 0.51), (0.6, 0.2, 0.3), (0.6, 0.6, 0.6), (0.515, 0.512, 0.515)],
+)
+def test_it_is_found_to_a_hundredth_where_the_values_are_not_given(
+    make_trial: MakeTrial,
+    make_workload: MakeWorkload,
+    advised: float,
+    least: float,
+    wanted: float,
+) -> None:
+    """What keeps it between two values of the space is less than either says."""
+    name = "gpu_memory_utilization"
+    answer = SimpleNamespace(
+        knobs={name: advised},
+        question=SimpleNamespace(
+            space=Space({name: (0.2, 0.5, 0.9)}), utilization_step=0.01
+        ),
+        advice=SimpleNamespace(trial=make_trial(good=[1.0])),
+    )
+    engine = cast("TrialEngine", Shared(make_trial, make_workload(), least))
+
+    assert least_keeping_slo(name, cast("Answer", answer), engine) == wanted
 
 
 def row(value: Any, *, is_advised: bool = False, **figures: float | None) -> Row:

@@ -1,7 +1,8 @@
 """Tests for :mod:`harness.tuning.settle`: no more than it takes, or is worth it."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import optuna
@@ -55,6 +56,7 @@ def settled(
     space: Space = SPACE,
     start: Knobs = START,
     is_shared: bool = False,
+    step: float | None = None,
 ) -> tuple[Advice, dict[str, list[Row]]]:
     """What is advised of all settings of a space, and rows around it."""
 
@@ -74,7 +76,7 @@ def settled(
     )
     last = {name: values[-1] for name, values in space.choices.items()}
     search.try_out([start, last])
-    question: Any = type("Asked", (), {"is_shared": is_shared})()
+    question = SimpleNamespace(is_shared=is_shared, utilization_step=step)
     advice = advise(search, GOODPUT, enough)
     engine = make_engine(objective=GOODPUT)
     return settle(search, engine, advice, cast("Question", question), enough)
@@ -186,3 +188,32 @@ def test_a_shared_gpu_does_not_cost_the_slo(
     )
 
     assert advice.knobs == {name: wanted}
+
+
+@pytest.mark.parametrize("least", [0.3, 0.41, 0.45, 0.5, 0.59, 0.7, 0.83, 0.9])
+@pytest.mark.parametrize("enough", [BEYOND_CHANCE, ON_A_STRETCH])
+def test_the_least_of_a_shared_gpu_is_found_to_a_hundredth(
+    make_trial: MakeTrial,
+    make_engine: MakeEngine,
+    make_study: MakeStudy,
+    least: float,
+    enough: Enough,
+) -> None:
+    """Not where only a stretch was replayed: there it is one of the space's."""
+    name, space = "gpu_memory_utilization", (0.3, 0.4, 0.5, 0.7, 0.9)
+
+    advice, rows = settled(
+        make_trial,
+        make_engine,
+        make_study(),
+        lambda knobs: np.less(PLACE, 990 * (knobs[name] >= least)),
+        enough=enough,
+        space=Space({name: space}),
+        start={name: 0.9},
+        is_shared=True,
+        step=0.01,
+    )
+
+    wanted = least if enough is BEYOND_CHANCE else min(u for u in space if u >= least)
+    assert advice.knobs == {name: wanted}
+    assert [row.value for row in rows[name] if row.is_advised] == [wanted]
