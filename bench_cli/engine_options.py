@@ -107,7 +107,7 @@ VllmVersion = Annotated[
 PolicyName = Annotated[
     Policy | None,
     engine_option(
-        "--policy", help="Block manager: v1, or v0 if --vllm-version is below 0.11."
+        "--policy", help="Block manager; the version's own: v1 from 0.8 on, else v0."
     ),
 ]
 EngineName = Annotated[Engine, engine_option("--engine", help="What runs batches.")]

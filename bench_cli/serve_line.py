@@ -9,6 +9,8 @@ from typing import Any
 
 from bench_cli.shell_word import Word
 from harness.errors import UsageError
+from profiles.default_engine import has_both_engines, why_v0
+from profiles.gpu_profile import GpuProfile
 from profiles.serve_option import (
     CONFIG_MODEL_SINCE,
     CONFIG_SINCE,
@@ -18,7 +20,6 @@ from profiles.serve_option import (
     SERVE_SINCE,
     ServeOption,
     needs_offloading_backend,
-    runs_v1_unless_told,
     switch_form,
     why_not,
 )
@@ -27,6 +28,8 @@ from profiles.vllm_version import parse_version
 ONE_LINE = " "
 CONTINUED = " \\\n  "
 """Puts each option on a line of its own."""
+
+_IN_FULL = {"-pp": "--pipeline-parallel-size", "-sc": "--speculative-config"}
 
 BACKEND_FLAG = "--kv-offloading-backend"
 API_SERVER = "vllm.entrypoints.openai.api_server"
@@ -42,7 +45,8 @@ class ServeLine:
             among them where the command chooses the engine.
         kept: Options that are not modelled, in order, each word as it was written, quotes
             and all.
-        environment: Variables that it sets for vLLM, written likewise.
+        environment: Variables that it sets for vLLM, written likewise, without the one
+            that chooses the engine.
     """
 
     model: str
@@ -74,6 +78,8 @@ class _Start:
     policy: str
     kept: list[Word]
     environment: Sequence[str]
+    gpu: GpuProfile | None
+    is_told: bool
 
     @property
     def has_serve(self) -> bool:
@@ -83,10 +89,19 @@ class _Start:
     def head(self) -> str:
         """The command up to its options, the model left out."""
         first = list(self.environment)
-        if self.policy == "v0" and runs_v1_unless_told(self.version):
-            first.append("VLLM_USE_V1=0")
+        if self.is_told or self._is_other_by_itself():
+            first.append(f"VLLM_USE_V1={'0' if self.policy == 'v0' else '1'}")
         first.append("vllm serve" if self.has_serve else f"python -m {API_SERVER}")
         return " ".join(first)
+
+    def _is_other_by_itself(self) -> bool:
+        """Whether the version would run its other engine if nobody told it."""
+        if not has_both_engines(self.version):
+            return False
+        given = {option.vllm_name: value for option, value in self.options}
+        settings = given | settings_of(self.kept)
+        reason = why_v0(self.version, gpu=self.gpu, options=settings)
+        return (reason is not None) != (self.policy == "v0")
 
     def head_and_model(self) -> str:
         """The command up to its options."""
@@ -118,19 +133,23 @@ def serve_line(
     policy: str,
     kept: Sequence[str] = (),
     environment: Sequence[str] = (),
+    gpu: GpuProfile | None = None,
+    is_told: bool = False,
     between: str = ONE_LINE,
 ) -> str:
     """The command that starts a version of vLLM with some knobs set and no others.
 
     ``changed`` are knobs by name; one that is None, or an offload tier of 0 GiB, is left
     out. ``kept`` and
-    ``environment`` come back as they are. ``between`` is ``ONE_LINE`` or ``CONTINUED``.
+    ``environment`` come back as they are. The engine is named where the version would run
+    its other one on that GPU, and where ``is_told``. ``between`` is ``ONE_LINE`` or
+    ``CONTINUED``.
 
     Raises:
         UsageError: The version has no such option, or not that value of it.
         ProfileError: The text is no version.
     """
-    start = _start(model, changed, version, policy, kept, environment)
+    start = _start(model, changed, version, policy, kept, environment, gpu, is_told)
     parts = [start.head_and_model()]
     for option, value in start.options:
         parts += _on_the_line(option, value, version)
@@ -147,6 +166,8 @@ def serve_yaml(
     policy: str,
     kept: Sequence[str] = (),
     environment: Sequence[str] = (),
+    gpu: GpuProfile | None = None,
+    is_told: bool = False,
     path: str = "serve.yaml",
     between: str = ONE_LINE,
 ) -> ServeYaml:
@@ -156,7 +177,7 @@ def serve_yaml(
         UsageError: As ``serve_line`` does; or such a file cannot be used.
         ProfileError: The text is no version.
     """
-    start = _start(model, changed, version, policy, kept, environment)
+    start = _start(model, changed, version, policy, kept, environment, gpu, is_told)
     _refuse_config(start, path)
     has_model = parse_version(version) >= CONFIG_MODEL_SINCE
     entries = [f"model: {json.dumps(model, ensure_ascii=False)}"] if has_model else []
@@ -181,6 +202,8 @@ def _start(
     policy: str,
     kept: Sequence[str],
     environment: Sequence[str],
+    gpu: GpuProfile | None,
+    is_told: bool,
 ) -> _Start:
     given = {knob: value for knob, value in changed.items() if value is not None}
     if given.get("kv_offloading_size") == 0:
@@ -203,7 +226,24 @@ def _start(
         policy=policy,
         kept=[Word.read(raw) for raw in kept],
         environment=environment,
+        gpu=gpu,
+        is_told=is_told,
     )
+
+
+def settings_of(kept: Sequence[Word]) -> dict[str, str]:
+    """Values of options that are not modelled, by name; empty for a switch."""
+    found: dict[str, str] = {}
+    name = ""
+    for word in kept:
+        if word.is_flag:
+            flag, _, value = word.value.partition("=")
+            flag = _IN_FULL.get(flag, flag)
+            name = flag.lstrip("-").partition(".")[0].replace("-", "_")
+            found[name] = value
+        elif name and not found[name]:
+            found[name] = word.value
+    return found
 
 
 def _refuse_config(start: _Start, path: str) -> None:
@@ -219,6 +259,15 @@ def _refuse_config(start: _Start, path: str) -> None:
             "the command reads a --config already, and vLLM takes one; use the command,"
             " or add the advised options to that file"
         )
+
+
+def option_words(option: ServeOption, value: Any, version: str) -> list[str]:
+    """An option and its value as words of a command."""
+    return [
+        word
+        for part in _on_the_line(option, value, version)
+        for word in part.split(" ", 1)
+    ]
 
 
 def _on_the_line(option: ServeOption, value: Any, version: str) -> list[str]:

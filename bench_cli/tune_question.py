@@ -50,7 +50,8 @@ class Asked:
     Attributes:
         question: For the search.
         engine: That replays.
-        current: The present command; None where none was given.
+        current: The present command, as its vLLM takes it; None where none was given.
+        unreplayed: Words of it that stay in a line though no replay heeds them.
         fixed: Knobs that somebody set, by name, which are not searched.
         start: The present engine.
         default: The version's own; None where it cannot start.
@@ -62,6 +63,7 @@ class Asked:
     question: Question
     engine: TrialEngine
     current: ServeLine | None
+    unreplayed: tuple[str, ...]
     fixed: Mapping[str, Any]
     start: EngineConfig
     default: EngineConfig | None
@@ -110,13 +112,14 @@ def ask(
             engine.workload, space, start, default, headroom_gib, asked, shared
         ),
         engine=engine,
-        current=current,
+        current=present.command,
+        unreplayed=present.unreplayed,
         fixed=fixed,
         start=start,
         default=default,
         headroom_gib=headroom_gib,
         num_replicas=len(parts),
-        notes=_notes(parts, timing, asked.routing),
+        notes=[*present.notes, *_notes(parts, timing, asked.routing)],
     )
 
 

@@ -72,17 +72,10 @@ def space_and_fixed(
         del choices["gpu_memory_utilization"]
     open_ = {n: v for n, v in choices.items() if given.get(n) is None and len(v) > 1}
     fixed = {n: v for n, v in given.items() if n not in open_}
-    for name, value in heeded(current, start.policy).items():
+    for name, value in current.items():
         if name not in open_:
             fixed.setdefault(name, value)
     return Space(open_), fixed
-
-
-def heeded(knobs: Mapping[str, Any], policy: str) -> dict[str, Any]:
-    """Knobs of a present command that its engine does something with."""
-    if policy == "v0":
-        return dict(knobs)
-    return {n: v for n, v in knobs.items() if n not in ("swap_space", "preemption_mode")}
 
 
 def _bound_by_host(

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bench_cli.serve_limit import flags_not_checked, limits_of
-from profiles.serve_option import OPTIONS, why_not
 
 if TYPE_CHECKING:
     from bench_cli.tune_question import Asked
@@ -70,15 +69,11 @@ def _of_host(answer: "Answer") -> Iterator[str]:
 
 
 def _of_command(asked: "Asked") -> Iterator[str]:
-    """What a present command has that the version lacks, or that is not modelled."""
+    """What a present command has that is not modelled."""
     if asked.current is None:
         return
-    version, policy = asked.start.vllm_version, asked.start.policy
-    for name, value in asked.current.knobs.items():
-        reason = name in OPTIONS and why_not(OPTIONS[name], value, version, policy)
-        if reason:
-            yield f"{reason}: it is left out of the line"
     kept = asked.current.kept
     yield from limits_of(kept)
     if flags := flags_not_checked(kept):
+        version = asked.start.vllm_version
         yield f"whether vLLM {version} has {', '.join(flags)}: kept in the line as given"

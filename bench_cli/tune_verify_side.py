@@ -12,7 +12,9 @@ from bench_cli.engine_options import Engine, Policy
 from bench_cli.measured_flags import MeasuredFlags
 from bench_cli.serve_line import BACKEND_FLAG
 from bench_cli.shell_word import Word
-from profiles.serve_option import needs_offloading_backend, runs_v1_unless_told
+from bench_cli.tune_line import kept_of
+from profiles.default_engine import has_both_engines
+from profiles.serve_option import needs_offloading_backend
 
 if TYPE_CHECKING:
     from bench_cli.tune_question import Asked
@@ -96,7 +98,7 @@ def engine_flags(
     if not given.get("kv_offloading_size"):
         given.pop("kv_offloading_size", None)  # no tier, which is what 0 GiB means
     start = asked.start
-    decides = start.policy == "v0" or runs_v1_unless_told(start.vllm_version)
+    decides = start.policy == "v0" or has_both_engines(start.vllm_version)
     return EngineFlags(
         model=start.model if asked.current is None else asked.current.model,
         engine=Engine.VLLM,
@@ -110,7 +112,7 @@ def with_kept(
     measured: MeasuredFlags, asked: "Asked", options: Mapping[str, Any]
 ) -> MeasuredFlags:
     """The flags with what is kept of the present command, before what was asked for."""
-    kept = [] if asked.current is None else split_kept(asked.current.kept)[0]
+    kept = split_kept(kept_of(asked))[0]
     if options.get("kv_offloading_size"):
         is_told = any(Word.read(raw).value.startswith(BACKEND_FLAG) for raw in kept)
         if needs_offloading_backend(asked.start.vllm_version) and not is_told:

@@ -4,7 +4,7 @@ The knobs are settled as for a run; nothing is sized or replayed, and what no me
 can be timed. ``harness.timing`` is for configurations that were sized.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Unpack
 
 from harness.config.knobs import GivenKnobs
@@ -78,11 +78,14 @@ def engine_clock(
         ConfigError: Knobs or types with which vLLM would not start.
         ProfileError: An unknown name or type, or a GPU whose rates nobody knows.
     """
-    chosen = in_force(policy, vllm_version)
     types = ModelTypes(
         dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype
     )
-    model_profile, gpu_profile = types.load(model), load_gpu(gpu)
+    gpu_profile = load_gpu(gpu)
+    chosen = in_force(
+        policy, vllm_version, gpu=gpu_profile, options={**knobs, **asdict(types)}
+    )
+    model_profile = types.load(model)
     types.check(chosen.vllm_version, gpu_profile, model_profile)
     limits, scheduling = settle(chosen, model_profile, gpu_profile, knobs)
     enforce_eager = knobs.get("enforce_eager", False)

@@ -5,7 +5,7 @@ The knobs are settled as for a run; nothing is replayed.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Unpack
 
 from harness.config.knobs import GivenKnobs, Scheduling
@@ -113,16 +113,17 @@ class Sizer:
     ) -> None:
         if log is not None and vllm_version is None:
             vllm_version = log.vllm_version
-        self._chosen = in_force(policy, vllm_version)
         types = ModelTypes(
             dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype
         )
-        self.model = types.load(model)
         self.gpu = load_gpu(gpu)
+        self._chosen = in_force(policy, vllm_version, gpu=self.gpu, options=asdict(types))
+        self.model = types.load(model)
         total_gib = None if log is None else log.total_gpu_gib
         if total_gib is not None and total_gib > 0:
             self.gpu = replace(self.gpu, memory_gib=total_gib)
         types.check(self._chosen.vllm_version, self.gpu, self.model)
+        self._notes_on_types = types.notes(self._chosen.vllm_version, self.gpu)
         self._log = log
         self._correction_gib: float | None = None
 
@@ -156,6 +157,7 @@ class Sizer:
             headroom_gib=headroom(self.gpu, deployment, plan.budget),
             notes=(
                 *self._chosen.notes,
+                *self._notes_on_types,
                 *(self._log.notes if self._log is not None else ()),
                 *self._note_on_block_size(deployment.block_size),
                 *notes_on_plan(self.gpu, deployment, plan),

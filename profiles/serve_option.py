@@ -7,7 +7,6 @@ from typing import Any, Literal
 from profiles.gpu import GpuProfile
 from profiles.vllm_v1 import (
     CHUNKING_OPTIONAL_SINCE,
-    FIRST_V1,
     OFFLOADING_BACKEND_ASSUMED_SINCE,
     OPTION_SINCE,
     offered_block_sizes,
@@ -47,12 +46,6 @@ CONFIG_MODEL_SINCE = VllmVersion(0, 8, 3)
 """First that takes the model from its ``--config`` file.
 
 Source: ``vllm/utils.py`` and ``entrypoints/cli/serve.py`` of 0.8.2 and 0.8.3.
-"""
-
-V1_UNLESS_TOLD = (FIRST_V1, VllmVersion(0, 11))
-"""Versions from the first to below the second run v0 with ``VLLM_USE_V1=0`` only.
-
-Source: ``vllm/envs.py`` of 0.7.3 to 0.10.2; tests/data/published/vllm_knobs.csv.
 """
 
 GIB = 2**30
@@ -191,12 +184,6 @@ def needs_offloading_backend(version: str) -> bool:
     tier cannot work with it. Source: ``config/vllm.py`` of 0.11.1 to 0.33.0.
     """
     return parse_version(version) < OFFLOADING_BACKEND_ASSUMED_SINCE
-
-
-def runs_v1_unless_told(version: str) -> bool:
-    """Whether a version has both engines and runs v1 by default."""
-    first, end = V1_UNLESS_TOLD
-    return first <= parse_version(version) < end
 
 
 def serve_defaults(

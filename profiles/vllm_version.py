@@ -173,7 +173,8 @@ def v0_defaults(
     Raises:
         ProfileError: The text is no version, or that version has no v0 engine.
 
-    Source: vllm_knobs.csv, rows 0.4.3 and 0.6.6.post1.
+    Source: vllm_knobs.csv, rows 0.4.3 and 0.6.6.post1; the budget of 0.6.5 and later
+    ``vllm/config.py``.
     """
     if v0_support(version) == "none":
         raise ProfileError(
@@ -185,9 +186,16 @@ def v0_defaults(
         chunked = _chunks_by_default(version, max_model_len, enable_prefix_caching)
     return V0Defaults(
         enable_chunked_prefill=chunked,
-        max_num_batched_tokens=512 if chunked else max(max_model_len, 2048),
+        max_num_batched_tokens=_num_batched_tokens(version, chunked, max_model_len),
         enable_prefix_caching=enable_prefix_caching,
     )
+
+
+def _num_batched_tokens(version: str, is_chunked: bool, max_model_len: int) -> int:
+    """Most tokens of a step. Source: ``vllm/config.py`` of 0.6.4 and 0.6.5."""
+    if not is_chunked:
+        return max(max_model_len, 2048)
+    return 512 if parse_version(version) < VllmVersion(0, 6, 5) else 2048
 
 
 def _chunks_by_default(

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from harness.errors import ConfigError
+from profiles.default_engine import CASTS_BF16_SINCE, refuses_bf16
 from profiles.gpu import GpuProfile
 from profiles.model import ModelProfile, load_model
 from profiles.vllm_version import offered_kv_cache_dtypes, uses_mla
@@ -45,6 +46,17 @@ class ModelTypes:
         """
         self._check_version(vllm_version, model)
         self._check_gpu(gpu, model)
+
+    def notes(self, vllm_version: str, gpu: GpuProfile) -> list[str]:
+        """Where a version needs to be told a type, as it does not take it by itself."""
+        is_told = self.dtype not in (None, "auto")
+        if is_told or not refuses_bf16(vllm_version, gpu):
+            return []
+        return [
+            f"vLLM {vllm_version} does not start on a {gpu.name} with a model of bfloat16"
+            f" unless --dtype half is given; {CASTS_BF16_SINCE} is the first that takes"
+            " float16 by itself"
+        ]
 
     def _check_version(self, version: str, model: ModelProfile) -> None:
         """Refuse what a version keeps in another form, or not at all."""

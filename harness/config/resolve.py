@@ -40,14 +40,17 @@ def resolve_config(
         ConfigError: Knobs with which vLLM would not start.
         ProfileError: An unknown model, GPU or type, or one that does not fit.
     """
-    chosen = in_force(policy, vllm_version)
-    if engine != "sim":
-        raise UsageError(_not_simulated(engine))
-    refuse_two_sources(chosen.policy, knobs)
     types = ModelTypes(
         dtype=dtype, quantization=quantization, kv_cache_dtype=kv_cache_dtype
     )
-    model_profile, gpu_profile = types.load(model), load_gpu(gpu)
+    gpu_profile = load_gpu(gpu)
+    chosen = in_force(
+        policy, vllm_version, gpu=gpu_profile, options={**knobs, **asdict(types)}
+    )
+    if engine != "sim":
+        raise UsageError(_not_simulated(engine))
+    refuse_two_sources(chosen.policy, knobs)
+    model_profile = types.load(model)
     types.check(chosen.vllm_version, gpu_profile, model_profile)
     _refuse_mixed_windows(model_profile)
     limits, scheduling = settle(chosen, model_profile, gpu_profile, knobs)
@@ -63,6 +66,7 @@ def resolve_config(
         step_time_error=None if strange else config.step_time_error,
         notes=(
             *chosen.notes,
+            *types.notes(chosen.vllm_version, gpu_profile),
             *_notes_on_times(config, model_profile),
             *strange,
             *notes_of(config, knobs),

@@ -9,7 +9,9 @@ from harness.schedulers.batch import PreemptionMode
 from profiles.model import ModelProfile
 from profiles.vllm_version import (
     DEFAULT_V0_VERSION,
+    V0_OPTION_SINCE,
     V0_WATERMARK,
+    parse_version,
     v0_defaults,
     v0_support,
 )
@@ -30,7 +32,7 @@ def settle_v0(
         UsageError: A knob that v0 does not have, or a model that it cannot run.
         ConfigError: Knobs with which vLLM would not start.
     """
-    _refuse_what_came_later(knobs)
+    _refuse_what_came_later(chosen.vllm_version, knobs)
     _refuse_window(model)
     max_model_len = longest_sequence(model, knobs.get("max_model_len"))
     defaults = v0_defaults(
@@ -87,7 +89,7 @@ def note_on_block_size_v0(block_size: int) -> list[str]:
     ]
 
 
-def _refuse_what_came_later(knobs: GivenKnobs) -> None:
+def _refuse_what_came_later(version: str, knobs: GivenKnobs) -> None:
     v0_has = {
         "--async-scheduling": (
             knobs.get("async_scheduling"),
@@ -115,11 +117,24 @@ def _refuse_what_came_later(knobs: GivenKnobs) -> None:
             raise UsageError(
                 f"{flag} belongs to policy v1; v0 {does}; leave it out or use --policy v1"
             )
-    if knobs.get("scheduling_policy") not in (None, "fcfs"):
+    _refuse_priorities(version, knobs.get("scheduling_policy"))
+
+
+def _refuse_priorities(version: str, order: str | None) -> None:
+    """Refuse another order than that of arrival, whether or not that vLLM has one."""
+    if order in (None, "fcfs"):
+        return
+    since = V0_OPTION_SINCE["scheduling_policy"]
+    if parse_version(version) < since:
         raise UsageError(
-            f"--scheduling-policy {knobs['scheduling_policy']} belongs to policy v1; v0"
-            " serves in order of arrival; leave it out or use --policy v1"
+            f"vLLM {version} has no --scheduling-policy; it came with {since}; leave it"
+            " out or give a later --vllm-version"
         )
+    raise UsageError(
+        f"--scheduling-policy {order} is not replayed with policy v0, though vLLM"
+        f" {version} has it there: requests are taken in order of arrival; leave it out,"
+        " or use --policy v1 with a version that has it there (0.9.2 on)"
+    )
 
 
 def _refuse_window(model: ModelProfile) -> None:

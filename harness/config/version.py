@@ -1,8 +1,12 @@
 """Which policy and which vLLM version are in force."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from harness.errors import UsageError
+from profiles.default_engine import has_both_engines, why_v0
+from profiles.gpu import GpuProfile
 from profiles.vllm_v1 import (
     DEFAULT_V1_VERSION,
     FIRST_V1,
@@ -22,10 +26,23 @@ class InForce:
     notes: tuple[str, ...] = ()
 
 
-def in_force(policy: str | None, version: str | None) -> InForce:
+def in_force(
+    policy: str | None,
+    version: str | None,
+    *,
+    gpu: GpuProfile | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> InForce:
     """The policy and version meant; what was not given follows from the other.
 
-    Versions from 0.11 on run v1 and older ones v0, unless a policy says otherwise.
+    Versions from 0.11 on have v1 alone, and those before 0.8 run v0. Between, a version
+    runs v1 unless the GPU or an option keeps it from it, as a policy that is given does.
+
+    Args:
+        policy: Given, or None.
+        version: Likewise.
+        gpu: What the engine runs on; None for one that keeps no version from v1.
+        options: Of ``vllm serve``, by name, with their values.
 
     Raises:
         UsageError: There is no such policy, or it does not cover the version.
@@ -34,10 +51,44 @@ def in_force(policy: str | None, version: str | None) -> InForce:
     if policy not in (None, "v0", "v1"):
         raise UsageError(f"unknown policy {policy}; v0 and v1 are there")
     if version is None:
-        return InForce("v0", DEFAULT_V0_VERSION) if policy == "v0" else _assumed_v1()
+        if policy == "v0":
+            return InForce("v0", DEFAULT_V0_VERSION)
+        assumed = _assumed_v1()
+        if policy is None and has_both_engines(assumed.vllm_version):
+            found = _by_itself(assumed.vllm_version, gpu, options or {})
+            return InForce(
+                found.policy, found.vllm_version, (*assumed.notes, *found.notes)
+            )
+        return assumed
     if policy is None:
-        policy = "v1" if v0_support(version) == "none" else "v0"
-    return _given_v1(version) if policy == "v1" else _given_v0(version)
+        return _by_itself(version, gpu, options or {})
+    if policy == "v0":
+        return _given_v0(version)
+    _refuse_forced_v1(version, gpu, options or {})
+    return _given_v1(version)
+
+
+def _by_itself(
+    version: str, gpu: GpuProfile | None, options: Mapping[str, Any]
+) -> InForce:
+    """What a version runs that nobody told."""
+    if reason := why_v0(version, gpu=gpu, options=options):
+        note = f"vLLM {version} runs v0 with {reason.what}, and not its v1"
+        return InForce("v0", version, (note,))
+    has_v1 = has_both_engines(version) or v0_support(version) == "none"
+    return _given_v1(version) if has_v1 else _given_v0(version)
+
+
+def _refuse_forced_v1(
+    version: str, gpu: GpuProfile | None, options: Mapping[str, Any]
+) -> None:
+    """Refuse what vLLM does with ``VLLM_USE_V1=1``."""
+    reason = why_v0(version, gpu=gpu, options=options)
+    if reason is not None and not reason.is_optional:
+        raise UsageError(
+            f"vLLM {version} does not run v1 with {reason.what}: told to by VLLM_USE_V1=1"
+            " it does not start, and else it runs v0; use --policy v0 or leave it out"
+        )
 
 
 def _given_v0(version: str) -> InForce:

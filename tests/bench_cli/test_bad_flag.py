@@ -61,7 +61,7 @@ RUN_FLAGS = {
     "--kv-offloading-size 4GiB": (2, "'--kv-offloading-size': .* number"),
     "--policy v0 --kv-offloading-size 4": (2, "belongs to policy v1; .*--swap-space"),
     "--policy v0 --async-scheduling": (2, "--async-scheduling belongs to policy v1"),
-    "--policy v0 --scheduling-policy priority": (2, "priority belongs to policy v1"),
+    "--policy v0 --scheduling-policy priority": (2, "is not replayed with policy v0"),
     "--scheduling-policy lifo": (2, "'lifo' is not one of 'fcfs', 'priority'"),
     "--long-prefill-token-threshold -1": (4, "threshold is -1; vLLM starts with 0"),
     "--long-prefill-token-threshold 131073": (4, r"to max_model_len \(131072\); lower"),

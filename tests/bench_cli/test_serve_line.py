@@ -11,9 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_cli.engine_flags import EngineFlags
-from bench_cli.serve_line import CONTINUED, ServeLine, serve_line, serve_yaml
+from bench_cli.serve_line import (
+    CONTINUED,
+    ServeLine,
+    serve_line,
+    serve_yaml,
+    settings_of,
+)
 from bench_cli.serve_reading import parse_serve
+from bench_cli.shell_word import Word
 from harness.errors import UsageError
+from profiles.default_engine import has_both_engines, why_v0
 from profiles.serve_option import OPTIONS, why_not
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "data" / "published"
@@ -116,9 +124,10 @@ def test_what_is_written_reads_back(start: tuple[str, str, ServeLine]) -> None:
     read = parse_serve(text)
     asked = read.knobs.pop("policy", None)
     assert read == line
-    assert asked == (
-        "v0" if policy == "v0" and version.startswith(("0.8", "0.10")) else None
-    )
+    has_both = has_both_engines(version)
+    kept = settings_of([Word.read(raw) for raw in line.kept])
+    by_itself = "v0" if why_v0(version, gpu=None, options=kept | line.knobs) else "v1"
+    assert asked == (policy if has_both and policy != by_itself else None)
 
 
 @given(starts())

@@ -345,14 +345,15 @@ def test_tensor_parallel_size_is_searched_when_named(
 def test_present_tensor_parallel_size_is_what_is_replayed(
     generate: Generate, tune: Tune
 ) -> None:
-    """It stays in the line, and its steps are those of two GPUs."""
+    """Its steps are those of two GPUs; it stays in the line, as all that is kept."""
     trace = generate("--input-len", 1000, "--num-requests", 50)
     one, two = (
         tune(trace, *QUICK, "--current", f"{SERVE} -tp {number}") for number in (1, 2)
     )
 
     assert "--tensor-parallel-size 2" in two["command"]
-    assert "--tensor-parallel-size" not in one["command"]
+    assert one["keep"]
+    assert one["command"] == f"{SERVE} --tensor-parallel-size 1"
     assert two["advised"]["tpot_mean"] < 0.8 * one["advised"]["tpot_mean"]
 
 
@@ -616,8 +617,9 @@ def test_an_option_of_another_engine_is_left_out_and_named(
 
     assert document["command"] == SERVE
     assert (
-        "--swap-space belongs to policy v0, and vLLM 0.32.0 is to run v1: it is left out"
-        " of the line" in document["unknowns"]
+        "vLLM 0.32.0 has no --swap-space (0.18.0 no longer has it), and does not start"
+        " with the present command: left out of the line; --kv-offloading-size is what"
+        " keeps blocks on the CPU now" in document["unknowns"]
     )
 
 

@@ -91,7 +91,9 @@ def test_offloading_is_shared_by_all_gpus(size: int) -> None:
     ("policy", "version", "chosen"),
     [
         (None, "0.11.0", "v1"),
-        (None, "0.10.2", "v0"),
+        (None, "0.10.2", "v1"),
+        (None, "0.8.0", "v1"),
+        (None, "0.7.3", "v0"),
         (None, "0.6.3", "v0"),
         ("v1", "0.10.2", "v1"),
         ("v1", "0.8.0", "v1"),
@@ -101,7 +103,7 @@ def test_offloading_is_shared_by_all_gpus(size: int) -> None:
 def test_version_decides_the_policy(
     policy: str | None, version: str, chosen: str
 ) -> None:
-    """From 0.11 on it is v1; versions that have both engines take either."""
+    """From 0.8 on it is v1; versions that have both engines take either."""
     config = resolve(policy=policy, vllm_version=version)
 
     assert (config.policy, config.vllm_version) == (chosen, version)

@@ -11,7 +11,6 @@ from profiles.serve_option import (
     OPTIONS,
     SERVE_SINCE,
     needs_offloading_backend,
-    runs_v1_unless_told,
     serve_defaults,
     switch_form,
     why_not,
@@ -147,13 +146,6 @@ def test_the_reason_names_what_is_missing(
 def test_offloading_needs_its_backend_named_at_first(version: str, needs: bool) -> None:
     """Up to 0.13 a size alone does nothing."""
     assert needs_offloading_backend(version) == needs
-
-
-def test_v0_is_asked_for_where_v1_is_the_default() -> None:
-    """From 0.8 to 0.10, and neither before nor after."""
-    versions = ["0.7.3", "0.8.0", "0.10.2", "0.11.0"]
-
-    assert [runs_v1_unless_told(v) for v in versions] == [False, True, True, False]
 
 
 def test_defaults_are_those_of_the_version() -> None:
