@@ -147,21 +147,9 @@ def _known_swap(_: Any, facts: Mapping[str, Any]) -> list[str]:
     return [f"{most}{worst:.1f} GiB at worst"]
 
 
-def _known_tier(_: Any, facts: Mapping[str, Any]) -> list[str]:
-    parts = []
-    worth = [each for each in facts["stages"] if each["hit_tokens"]]
-    if worth:
-        parts.append(
-            "hits of further 8 GiB: "
-            + ", ".join(
-                f"{format_thousands(each['hit_tokens'])} tokens"
-                f" ({format_duration(each['saved_s'])} of prefill)"
-                for each in worth[:MOST_STAGES]
-            )
-            + (", …" if len(worth) > MOST_STAGES else "")
-        )
-    else:
-        parts.append("no tier finds more than the GPU does")
+def _known_tier(advised: Any, facts: Mapping[str, Any]) -> list[str]:
+    parts = [_worth(facts["stages"])] if facts["stages"] else []
+    parts += _spared(advised, facts["recomputed"])
     parts.append(_crossover(facts))
     if copied := facts["traffic"]:
         parts.append(
@@ -171,12 +159,45 @@ def _known_tier(_: Any, facts: Mapping[str, Any]) -> list[str]:
     return parts
 
 
+def _worth(stages: Sequence[Mapping[str, Any]]) -> str:
+    """What a tier finds, part by part; those that find nothing are left out."""
+    worth = [each for each in stages if each["hit_tokens"]]
+    if not worth:
+        most = shown(stages[-1]["size_gib"])
+        return f"no tier up to {most} GiB is expected to find more than the GPU does"
+    return (
+        "hits of a tier: "
+        + ", ".join(
+            f"{shown(each['from_gib'])} to {shown(each['size_gib'])} GiB"
+            f" {format_thousands(each['hit_tokens'])} tokens"
+            f" ({format_duration(each['saved_s'])} of prefill)"
+            for each in worth[:MOST_STAGES]
+        )
+        + (", …" if len(worth) > MOST_STAGES else "")
+    )
+
+
+def _spared(advised: Any, recomputed: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What preempted requests find in the tier that they would compute again."""
+    tokens = {each["value"]: each["tokens"] for each in recomputed}
+    without, with_tier = tokens.get(0.0), tokens.get(advised)
+    if not advised or not without or with_tier is None or with_tier >= without:
+        return []
+    return [
+        f"preempted requests compute {format_thousands(with_tier)} tokens again for"
+        f" {format_thousands(without)} without it"
+    ]
+
+
 MOST_STAGES = 3
 """Parts of a tier that a screen shows; the document has all."""
 
 
 def _crossover(facts: Mapping[str, Any]) -> str:
     tokens, of_prompt = facts["crossover_tokens"], facts["mean_prompt_tokens"]
+    size = facts["block_size"]
+    if of_prompt <= size:  # its last token is computed at any rate
+        return f"prompts of {of_prompt:,} tokens have no whole block of {size} to load"
     if tokens is None:
         return f"prompts of {of_prompt:,} tokens are computed sooner than loaded"
     return f"loading is sooner than computing from {tokens:,} tokens on"

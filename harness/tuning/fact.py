@@ -114,13 +114,31 @@ def _of_offloading(name: str, answer: Answer, engine: TrialEngine) -> Facts:
         return {}
     prices = Prices(workload, config)
     copied = traffic(run, prices)
-    found = stages(workload, config, run, prices)
+    rows = answer.evidence.get(name, ())
+    replayed = {} if answer.stretch else _hits_of(rows)
+    found = stages(workload, config, run, prices, replayed)
     return {
         "stages": [asdict(stage) for stage in found],
+        "recomputed": [
+            {"value": row.value, "tokens": row.run.summary["waste"]["recomputed_tokens"]}
+            for row in rows
+            if row.run is not None
+        ],
         "traffic": None if copied is None else asdict(copied),
         "crossover_tokens": prices.crossover_tokens(),
         "mean_prompt_tokens": prices.prompt_tokens,
+        "block_size": config.block_size,
     }
+
+
+def _hits_of(rows: Sequence[Row]) -> dict[float, int]:
+    """Hit tokens of replays by the size of their tier; none where none is without one."""
+    hits = {
+        float(row.value): row.run.summary["prefix_cache"]["hit_tokens"]
+        for row in rows
+        if row.run is not None and not row.run.trouble
+    }
+    return hits if hits.get(0.0) is not None and None not in hits.values() else {}
 
 
 # -- trades ------------------------------------------------------------------------------

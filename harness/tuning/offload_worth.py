@@ -1,6 +1,7 @@
 """What an offload tier is worth: what it finds, what that saves, and what copies take."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,15 +29,19 @@ class Stage:
 
     Attributes:
         size_gib: Of all GPUs together.
+        from_gib: Size of the last one; 0 for none.
         hit_tokens: More than the smaller one finds, in the whole trace.
         saved_s: Seconds of prefills that these spare.
         load_s: Seconds of copies that bring them.
+        is_replayed: A replay with a tier of this size found them; else they are expected.
     """
 
     size_gib: float
+    from_gib: float
     hit_tokens: int
     saved_s: float
     load_s: float
+    is_replayed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,14 +144,20 @@ def _prefill(start: int, end: int) -> BatchShape:
 
 
 def stages(
-    workload: Workload, config: EngineConfig, run: ArmRun, prices: Prices
+    workload: Workload,
+    config: EngineConfig,
+    run: ArmRun,
+    prices: Prices,
+    replayed: Mapping[float, int],
 ) -> list[Stage]:
     """What each further part of a tier is worth, until nothing more is found.
 
     A tier keeps all prompts in the order of their last use, those on the GPU among them,
     and the GPU's blocks find outputs besides: what they found, less what they would find
     of prompts in the part of the room that prompts have. None are there where the trace
-    does not say which prompts begin alike, or the run had no cache.
+    does not say which prompts begin alike, or the run had no cache. Where the GPU's
+    blocks are taken by requests that run, a tier smaller than they are finds what they do
+    not keep, and this does not see it; a replay with such a tier does, and goes first.
 
     Measured against replays with tiers of 8 and 16 GiB over a pool of 3 GiB, vLLM 0.32:
     what each finds more is 0.5 % and 3 % off for 300 prompts with 40 prefixes, and 1 %
@@ -157,6 +168,8 @@ def stages(
         config: The engine; the size of its tier does not count.
         run: Of the requests: in which order they end, and what the GPU's blocks found.
         prices: Of tokens and copies.
+        replayed: Hit tokens of replays by the size of their tier, in GiB, with 0 among
+            them where there are any.
     """
     size, before = config.block_size, run.summary["prefix_cache"]["gpu_hit_tokens"]
     ordered = workload.take(order_of_ends(workload, run))
@@ -166,13 +179,52 @@ def stages(
         return []
     part = in_tier.max_used_tokens / max(1, on_gpu.max_used_tokens)
     of_prompts = in_tier.hit_tokens(part * (config.num_gpu_blocks - 1) * size)
-    of_outputs, found = max(0, before - of_prompts), []
-    for size_gib, num_blocks in _sizes(config):
-        hits = max(before, in_tier.hit_tokens(num_blocks * size) + of_outputs)
-        found.append(_stage(size_gib, hits - before, size, prices))
-        if num_blocks * size >= in_tier.max_used_tokens:
-            break
-        before = hits
+    of_outputs = max(0, before - of_prompts)
+    most = in_tier.max_used_tokens
+    sizes = _sizes(config, most, max(replayed, default=0.0))
+    more = {
+        size_gib: max(0, in_tier.hit_tokens(num_blocks * size) + of_outputs - before)
+        for size_gib, num_blocks in sizes
+    }
+    return _stages_of(_with_replayed(more, replayed), replayed, size, prices)
+
+
+def _with_replayed(
+    more: Mapping[float, int], replayed: Mapping[float, int]
+) -> dict[float, int]:
+    """Tokens that each size finds more, as replays have it, and others between these."""
+    known = {
+        size: max(0, hits - replayed[0.0]) for size, hits in replayed.items() if size
+    }
+    found = {}
+    for size in sorted({*more, *known}):
+        least = max((hits for each, hits in known.items() if each <= size), default=0)
+        most = min(
+            (hits for each, hits in known.items() if each > size), default=math.inf
+        )
+        found[size] = int(max(least, min(most, known.get(size, more.get(size, 0)))))
+    return found
+
+
+def _stages_of(
+    more: Mapping[float, int],
+    replayed: Mapping[float, int],
+    block_size: int,
+    prices: Prices,
+) -> list[Stage]:
+    found, before, from_gib = [], 0, 0.0
+    for size_gib, hits in more.items():
+        found.append(
+            Stage(
+                size_gib=size_gib,
+                from_gib=from_gib,
+                hit_tokens=hits - before,
+                saved_s=(hits - before) * prices.token_s(),
+                load_s=prices.copies_s((hits - before) / block_size, is_load=True),
+                is_replayed=size_gib in replayed,
+            )
+        )
+        before, from_gib = hits, size_gib
     return found
 
 
@@ -189,17 +241,10 @@ def order_of_ends(workload: Workload, run: ArmRun) -> IntArray:
     return np.argsort(end_ns, kind="stable").astype(np.int64)
 
 
-def _stage(size_gib: float, hits: int, block_size: int, prices: Prices) -> Stage:
-    return Stage(
-        size_gib=size_gib,
-        hit_tokens=hits,
-        saved_s=hits * prices.token_s(),
-        load_s=prices.copies_s(hits / block_size, is_load=True),
-    )
-
-
-def _sizes(config: EngineConfig) -> Iterator[tuple[float, int]]:
-    """Sizes of a tier in GiB, and in blocks."""
+def _sizes(
+    config: EngineConfig, most_tokens: int, most_gib: float
+) -> Iterator[tuple[float, int]]:
+    """Sizes of a tier in GiB, and in blocks, up to one that holds all or a given one."""
     for size_gib in range(STEP_GIB, MOST_GIB + 1, STEP_GIB):
         try:
             num_blocks = num_offload_blocks(
@@ -208,6 +253,8 @@ def _sizes(config: EngineConfig) -> Iterator[tuple[float, int]]:
         except CapacityError:
             return
         yield float(size_gib), num_blocks
+        if num_blocks * config.block_size >= most_tokens and size_gib >= most_gib:
+            return
 
 
 def traffic(run: ArmRun, prices: Prices) -> Traffic | None:

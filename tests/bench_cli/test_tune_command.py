@@ -138,11 +138,14 @@ def test_each_knob_has_what_is_known_of_it(
         *("value", "hit_tokens", "fragmentation", "table_blocks"),
         *("copied_gib", "copy_s"),
     }
-    assert set(tier) == {*("stages", "traffic", "crossover_tokens", "mean_prompt_tokens")}
+    assert set(tier) == {
+        *("stages", "recomputed", "traffic", "crossover_tokens"),
+        *("mean_prompt_tokens", "block_size"),
+    }
     assert tier["stages"][0]["hit_tokens"] > 0
     assert all({"value", "ttft_mean", "tpot_mean"} <= set(t) for ts in limits for t in ts)
     words = " ".join(call("tune", trace, *pool, "--budget", "6trials")[1].split())
-    assert "hits of further 8 GiB: " in words
+    assert "hits of a tier: 0 to 8 GiB " in words
     assert "loading is sooner than computing from" in words
     assert "blocks to keep books of" in words
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bench_cli.tune_words import why
+from bench_cli.tune_words import known_of, why
 from harness.tuning.evidence import FIGURES, Row
 
 
@@ -44,3 +44,58 @@ def test_what_is_better_and_not_advised_may_be_chance(
     rows = [row(0.0, "as good", 1.0, is_advised=True), *others]
 
     assert why("kv_offloading_size", rows, {}) == words
+
+
+def tier_words(advised: float = 0.0, **facts: Any) -> str:
+    """What is said of a tier of which these facts are known."""
+    known = {
+        "stages": [
+            {
+                "from_gib": 8.0 * place,
+                "size_gib": 8.0 * (place + 1),
+                "hit_tokens": tokens,
+                "saved_s": 1.0,
+            }
+            for place, tokens in enumerate(facts.pop("hits", []))
+        ],
+        "recomputed": [],
+        "traffic": None,
+        "crossover_tokens": 16,
+        "mean_prompt_tokens": 900,
+        "block_size": 16,
+    }
+    return "; ".join(known_of("kv_offloading_size", advised, known | facts))
+
+
+def test_a_tier_that_finds_more_is_said_with_both_its_ends() -> None:
+    """A part that finds nothing is left out, and the next is not taken for it."""
+    said = tier_words(hits=[0, 239_000, 0, 5_000])
+
+    assert "8 to 16 GiB 239k tokens (1.0 s of prefill), 24 to 32 GiB 5.0k tok" in said
+    assert "0 to 8" not in said
+
+
+def test_no_tier_finds_more_is_said_of_what_was_looked_at() -> None:
+    """Up to the largest of them, and as what is expected."""
+    said = tier_words(hits=[0, 0])
+
+    assert said.startswith("no tier up to 16 GiB is expected to find more than the GPU d")
+
+
+def test_a_tier_that_spares_preempted_requests_says_so() -> None:
+    """They find in it what they would compute again; where there is none, nothing."""
+    rows = [{"value": 0.0, "tokens": 60_000}, {"value": 8.0, "tokens": 1_200}]
+    words = "preempted requests compute 1.2k tokens again for 60.0k without it"
+
+    assert words in tier_words(8.0, hits=[0], recomputed=rows)
+    assert "preempted" not in tier_words(0.0, hits=[0], recomputed=rows)
+    assert "preempted" not in tier_words(8.0, hits=[0], recomputed=rows[::-1][:1])
+
+
+def test_prompts_shorter_than_a_block_have_none_to_load() -> None:
+    """That they are computed sooner is not the reason."""
+    short = {"crossover_tokens": None, "mean_prompt_tokens": 100}
+
+    said = tier_words(**short, block_size=128)
+    assert said.endswith("prompts of 100 tokens have no whole block of 128 to load")
+    assert tier_words(**short).endswith("100 tokens are computed sooner than loaded")

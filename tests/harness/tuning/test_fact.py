@@ -236,7 +236,7 @@ def test_a_tier_finds_what_its_stages_say(
     config = config_of(**pool, kv_offloading_size=8)
     run = run_of(make_engine, returning, **pool)
 
-    found = stages(returning, config, run, Prices(returning, config))
+    found = stages(returning, config, run, Prices(returning, config), {})
 
     hits = [run.summary["prefix_cache"]["hit_tokens"]]
     for size_gib in (8, 16, 24):
@@ -260,10 +260,29 @@ def test_a_tier_finds_what_its_stages_say_of_conversations(
     run = run_of(make_engine, chat, **pool)
     with_tier = run_of(make_engine, chat, **pool, kv_offloading_size=8)
 
-    first = stages(chat, config, run, Prices(chat, config))[0]
+    first = stages(chat, config, run, Prices(chat, config), {})[0]
 
     hits = [each.summary["prefix_cache"]["hit_tokens"] for each in (run, with_tier)]
     assert first.hit_tokens == pytest.approx(hits[1] - hits[0], rel=0.03)
+
+
+def test_what_a_replay_found_goes_before_what_is_expected(
+    make_engine: MakeEngine, returning: Workload
+) -> None:
+    """A tier smaller than the pool finds what running requests keep off the GPU."""
+    pool = {"kv_cache_gib": 9}
+    config = config_of(**pool, kv_offloading_size=8)
+    run = run_of(make_engine, returning, **pool)
+    prices = Prices(returning, config)
+    hits = run.summary["prefix_cache"]["hit_tokens"]
+
+    expected = stages(returning, config, run, prices, {})
+    found = stages(returning, config, run, prices, {0.0: hits, 8.0: hits + 1600})
+
+    assert (expected[0].hit_tokens, expected[0].is_replayed) == (0, False)
+    assert (found[0].hit_tokens, found[0].is_replayed) == (1600, True)
+    assert [(each.from_gib, each.size_gib) for each in found[:2]] == [(0, 8), (8, 16)]
+    assert sum(s.hit_tokens for s in found) == sum(s.hit_tokens for s in expected)
 
 
 def test_a_stage_is_worth_its_tokens(
@@ -273,9 +292,8 @@ def test_a_stage_is_worth_its_tokens(
     config = config_of(kv_cache_gib=3, kv_offloading_size=8)
     prices = Prices(returning, config)
 
-    found = stages(
-        returning, config, run_of(make_engine, returning, kv_cache_gib=3), prices
-    )
+    run = run_of(make_engine, returning, kv_cache_gib=3)
+    found = stages(returning, config, run, prices, {})
 
     for stage in found:
         assert stage.saved_s == stage.hit_tokens * prices.token_s()
