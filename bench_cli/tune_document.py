@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench_cli.quantity import format_number_of
 from bench_cli.tune_line import YAML_NAME, commands
+from bench_cli.tune_refused import refused_document
 from bench_cli.tune_unknown import unknowns
 from bench_cli.tune_words import why
 from harness.tuning.choice import ObjectiveName
@@ -60,6 +61,7 @@ def tune_document(
             "over_default": gain_document(answer.over_default),
         },
         "over_limits": _over_limits(asked, answer),
+        "refused": refused_document(answer),
         "evidence": {
             name: _evidence(asked, answer, name) | {"facts": _facts(asked, name, facts)}
             for name in answer.question.space.choices

@@ -9,6 +9,7 @@ from bench_cli.quantity import (
     format_share,
 )
 from bench_cli.run_screen import config_line, trace_line
+from bench_cli.tune_refused import refused_words
 from bench_cli.tune_words import figure, known_of, shown
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def _facts(document: Document, asked: "Asked", answer: "Answer") -> list[tuple[s
     facts = [("advice", _advice(document, answer))]
     if document["trouble"] is None and (gain := _gain(document)):
         facts.append((_objective(document), gain))
+    if document["refused"] is not None:
+        facts.append(("refused", refused_words(document["refused"])))
     if document["robustness"]:
         facts.append(("elsewhere", _elsewhere(document)))
     if document["headroom"] is not None:

@@ -18,6 +18,7 @@ def unknowns(asked: "Asked", answer: "Answer") -> list[str]:
         *asked.start.notes,
         *_of_trace(asked, answer),
         *_of_engine(asked.start),
+        *_of_types(answer),
         *_of_host(answer),
         *_of_command(asked),
     ]
@@ -60,6 +61,17 @@ def _of_engine(config: "EngineConfig") -> Iterator[str]:
             "the number of blocks is an estimate; vLLM prints its own at start"
             " (--num-gpu-blocks-override)"
         )
+
+
+def _of_types(answer: "Answer") -> Iterator[str]:
+    """Whether answers stay as good; of a type that is there already nothing."""
+    dtype = answer.knobs.get("kv_cache_dtype")
+    if dtype in (None, "auto", answer.question.start.get("kv_cache_dtype")):
+        return
+    yield (
+        f"what kv_cache_dtype {dtype} does to the answers: keys and values are rounded"
+        " more, which no replay shows; compare them on prompts of yours before"
+    )
 
 
 def _of_host(answer: "Answer") -> Iterator[str]:

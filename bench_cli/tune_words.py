@@ -30,7 +30,7 @@ def why(name: str, rows: "Sequence[Row]", headroom_gib: Mapping[float, float]) -
     if not others:
         return ""
     other = next((row for row in others if row.is_start), None) or _most_telling(others)
-    if other.standing in ("cannot start", "not tried", "ends"):
+    if other.standing in _STANDINGS:
         return f"{shown(other.value)} {_STANDINGS[other.standing]}"
     parts = _PARTS.get(name, _latencies)(advised, other, headroom_gib)
     if not parts:
@@ -41,6 +41,7 @@ def why(name: str, rows: "Sequence[Row]", headroom_gib: Mapping[float, float]) -
 
 _STANDINGS = {
     "cannot start": "cannot start with the rest as it is",
+    "not replayed": "is not replayed with the rest as it is, though vLLM has it",
     "not tried": "was not tried",
     "ends": "would end vLLM's engine",
 }

@@ -46,5 +46,9 @@ class UsageError(HarnessError):
     """Flags that contradict each other, or ask for what this version does not have."""
 
 
+class NotReplayedError(UsageError):
+    """What vLLM has, and this package does not replay."""
+
+
 class EngineError(HarnessError):
     """An engine that stopped without being able to go on."""

@@ -6,7 +6,7 @@ from harness.config.engine_config import NO_START, EngineConfig
 from harness.config.knobs import GivenKnobs, Limits, Scheduling, longest_sequence
 from harness.config.pool import note_on_pool
 from harness.config.version import InForce
-from harness.errors import ConfigError, UsageError
+from harness.errors import ConfigError, NotReplayedError, UsageError
 from profiles.gpu import GpuProfile
 from profiles.model import ModelProfile
 from profiles.vllm_v1 import (
@@ -81,19 +81,28 @@ def notes_v1(config: EngineConfig, knobs: GivenKnobs) -> list[str]:
 def _refuse_a_tier_apart(
     model: ModelProfile, knobs: GivenKnobs, scheduling: Scheduling
 ) -> None:
-    """Refuse an offload tier beside what it is not replayed with."""
-    if not (knobs.get("kv_offloading_size") or knobs.get("num_cpu_blocks_override")):
+    """Refuse an offload tier beside what it is not replayed with.
+
+    vLLM runs both: without prefix caching its tier finds blocks all the same.
+
+    Source: vLLM 0.32.0 ``v1/engine/core.py``, ``request_block_hasher``.
+    """
+    tier = [
+        f"--{name.replace('_', '-')}"
+        for name in ("kv_offloading_size", "num_cpu_blocks_override")
+        if knobs.get(name)
+    ]
+    if not tier:
         return
     if not scheduling.enable_prefix_caching:
-        raise UsageError(
-            "an offload tier is replayed with prefix caching only; leave out"
-            " --no-enable-prefix-caching, or --kv-offloading-size and"
-            " --num-cpu-blocks-override"
+        raise NotReplayedError(
+            "vLLM has an offload tier without prefix caching too, and blockbench does not"
+            f" replay it: leave out --no-enable-prefix-caching, or {tier[0]}"
         )
     if model.sliding_window is not None:
-        raise UsageError(
+        raise NotReplayedError(
             f"{model.name} has a sliding window, with which an offload tier is not"
-            " replayed; leave out --kv-offloading-size and --num-cpu-blocks-override"
+            f" replayed; leave out {tier[0]}"
         )
 
 

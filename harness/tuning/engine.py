@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from harness.config import EngineConfig, no_start, resolve_config
-from harness.errors import EngineError, HarnessError
+from harness.errors import ConfigError, EngineError, HarnessError, NotReplayedError
 from harness.parallel import Progress, ReplayPool
 from harness.replay import Findable, findable_of
 from harness.tuning.objective import ENDED, Objective
@@ -19,6 +19,8 @@ from results.run_info import RunInfo
 
 Keep = Callable[[Trial | None], None]
 """Takes what a replay came to."""
+
+_Refusal = HarnessError | ProfileError
 
 MakeInfo = Callable[[Workload, EngineConfig, Objective], RunInfo]
 
@@ -72,7 +74,7 @@ class TrialEngine:
     tally: Tally = field(default_factory=Tally)
     _best: Trial | None = None
     _ahead: "list[tuple[TrialTask, Keep]]" = field(default_factory=list)
-    _configs: dict[tuple[tuple[str, Any], ...], EngineConfig | str] = field(
+    _configs: dict[tuple[tuple[str, Any], ...], EngineConfig | _Refusal] = field(
         default_factory=dict
     )
 
@@ -95,9 +97,13 @@ class TrialEngine:
     def why_not(self, knobs: Knobs) -> str:
         """Why a setting cannot start; empty where it can."""
         found = self._config(knobs)
-        return found if isinstance(found, str) else ""
+        return "" if isinstance(found, EngineConfig) else str(found)
 
-    def _config(self, knobs: Knobs) -> EngineConfig | str:
+    def is_only_not_replayed(self, knobs: Knobs) -> bool:
+        """Whether vLLM has a setting, and only this package cannot replay it."""
+        return isinstance(self._config(knobs), NotReplayedError)
+
+    def _config(self, knobs: Knobs) -> EngineConfig | _Refusal:
         key = tuple(sorted(knobs.items()))
         if key not in self._configs:
             given = {**self.fixed, **knobs}
@@ -106,9 +112,10 @@ class TrialEngine:
             try:
                 config = resolve_config(**given)
             except (HarnessError, ProfileError) as error:
-                self._configs[key] = str(error)
+                self._configs[key] = error
             else:
-                self._configs[key] = no_start(config) or config
+                reason = no_start(config)
+                self._configs[key] = ConfigError(reason) if reason else config
         return self._configs[key]
 
     def evaluate(

@@ -39,7 +39,8 @@ class Row:
         figures: By name; None where there is none.
         num_gpu_blocks: Of its pool; None where it cannot start.
         standing: ``better``, ``worse`` or ``as good`` beside what is advised; ``ends``
-            where vLLM's engine would not last, ``cannot start``, or ``not tried``.
+            where vLLM's engine would not last, ``cannot start``, ``not replayed``
+            where only this package cannot, or ``not tried``.
         run: What it came to; None where there is none.
     """
 
@@ -121,7 +122,7 @@ def _standing(
     engine: TrialEngine, advised: Trial, setting: Knobs, trial: Trial | None
 ) -> str:
     if engine.config(setting) is None:
-        return "cannot start"
+        return "not replayed" if engine.is_only_not_replayed(setting) else "cannot start"
     if trial is None or trial.run is None:
         return "not tried"
     if trial.run.trouble:

@@ -199,7 +199,7 @@ def test_defaults_follow_the_version(version: str) -> None:
         ({"kv_offloading_size": 9.0, "num_cpu_blocks_override": 9}, "give one of them"),
         (
             {"enable_prefix_caching": False, "num_cpu_blocks_override": 4},
-            "tier is replayed with prefix caching only; leave out --no-enable-prefix-c",
+            "not replay it: leave out --no-enable-prefix-caching, or --num-cpu-blocks",
         ),
         (
             {"model": "Mistral-7B-v0.1", "kv_offloading_size": 4.0},
