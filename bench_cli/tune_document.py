@@ -53,6 +53,7 @@ def tune_document(
             if value != answer.question.start[name]
         },
         "current": _side(answer.question.start, answer.start),
+        "current_today": figures_of(answer.today or answer.start),
         "default": _side(answer.question.default, answer.default),
         "advised": figures_of(answer.advice.trial),
         "trouble": _trouble(answer.advice.trial),
@@ -94,12 +95,14 @@ def _keep_reason(asked: "Asked", answer: "Answer") -> str | None:
         return f"none of {tried} lasts: {trouble}"
     if answer.withdrawn is not None:
         return "what does better here does worse elsewhere"
+    if answer.load < 1:
+        return f"of {tried} none takes more load; it takes replicas"
     if _is_all_inside(asked, answer):
         return (
             f"every request is inside the SLO, and {tried} cannot do better"
             " (--objective ttft or tpot looks for what is faster)"
         )
-    return f"of {tried} none does better by what counts"
+    return f"of {tried} none does better beyond chance, by what counts"
 
 
 def _is_all_inside(asked: "Asked", answer: "Answer") -> bool:
@@ -231,4 +234,5 @@ def _searched(asked: "Asked", answer: "Answer") -> Document:
         "first_request": part.start,
         "num_requests": part.stop - part.start,
         "num_in_trace": total,
+        "load": answer.load,
     }

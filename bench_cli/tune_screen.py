@@ -25,7 +25,7 @@ def print_tuning(document: Document, asked: "Asked", answer: "Answer") -> None:
     from bench_cli.console import Screen
 
     screen = Screen()
-    run = answer.start.run
+    run = (answer.today or answer.start).run
     assert run is not None, "the start is replayed to its end"
     screen.spread(trace_line({"trace": dict(run.info.trace)}), "simulated")
     screen.line(f"now: {config_line(dict(run.info.config))}")
@@ -92,8 +92,15 @@ def _gain(document: Document) -> str:
         if trouble := document[side]["trouble"]:
             parts.append(f"{value}; {whose}: {trouble}")
             continue
-        parts.append(f"{base} -> {value} ({_change(gain)}) against {whose}")
+        change = f"{base} -> {value} ({_change(gain)}){_at(document)}"
+        parts.append(f"{change} against {whose}")
     return "\n".join(parts)
+
+
+def _at(document: Document) -> str:
+    """At which load settings are compared, if that is not today's."""
+    load = document["searched"]["load"]
+    return "" if load == 1 else f" at {load:.3g}x of today's load"
 
 
 def _is_same(document: Document) -> bool:
@@ -137,6 +144,13 @@ def _is_missed(document: Document) -> bool:
 
 def _missed(document: Document, asked: "Asked") -> str:
     """That the SLO is missed, and by what: figures beside their limits."""
+    if document["searched"]["load"] < 1:
+        share = document["current_today"]["goodput_fraction"]
+        return (
+            "no setting that was tried keeps it at today's load"
+            f" ({figure('goodput_fraction', share)} inside now): they are compared"
+            f"{_at(document)}, which one engine is at its limits with"
+        )
     objective = asked.engine.objective
     assert objective.slo is not None, "there is no headroom without limits"
     is_nearest = objective.name.value == "goodput"
@@ -183,22 +197,22 @@ def _kept(found: Document) -> str:
     """Which load keeps the SLO, and which does not."""
     share, failing = format_share(found["share_inside_slo"]), found["first_failing"]
     if found["load"] == 0:
-        text = f"even {failing:g}x of today's load misses the SLO"
+        text = f"even {failing:.3g}x of today's load misses the SLO"
     elif found["load"] is None:
         text = "how much load keeps the SLO cannot be told"
         if failing is not None:
-            text += f", but that {failing:g}x of today's does not"
+            text += f", but that {failing:.3g}x of today's does not"
     else:
-        text = f"up to {found['load']:g}x of today's{_under_way(found)} keeps the SLO"
+        text = f"up to {found['load']:.3g}x of today's{_under_way(found)} keeps the SLO"
         if failing is not None:
-            text += f", {failing:g}x does not"
+            text += f", {failing:.3g}x does not"
     return f"{text} ({share} of requests inside)"
 
 
 def _kept_briefly(found: Document) -> list[str]:
     if found["kept_briefly"] is None:
         return []
-    return [f"{found['kept_briefly']:g}x does here, but {found['reason']}"]
+    return [f"{found['kept_briefly']:.3g}x does here, but {found['reason']}"]
 
 
 def _under_way(found: Document) -> str:

@@ -161,7 +161,7 @@ def _check_server(measured: MeasuredFlags) -> None:
 def plan(asked: "Asked", answer: "Answer", flags: VerifyFlags) -> Verification:
     """Both settings, replayed with the requests that are to be measured."""
     part = part_of(asked, answer, flags)
-    workload = asked.engine.workload.select(part)
+    workload = asked.engine.under(answer.load).workload.select(part)
     found = Verification(
         flags=flags, asked=asked, answer=answer, part=part, workload=workload, sides=[]
     )
@@ -192,7 +192,8 @@ def part_of(asked: "Asked", answer: "Answer", flags: VerifyFlags) -> slice:
 
     Where nothing says when requests come, two minutes are those of the simulation.
     """
-    workload, engine = asked.engine.workload, asked.engine
+    engine = asked.engine.under(answer.load)
+    workload = engine.workload
     total = len(workload)
     first = 0 if answer.stretch is None else answer.stretch.start
     number = flags.num_requests

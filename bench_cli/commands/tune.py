@@ -98,7 +98,7 @@ def tune(
             check_yaml(asked, yaml)
         asked.engine.is_stopped = is_stopped
         answer = search(asked, search_seed, storage)
-        facts = facts_of(answer, asked.engine)
+        facts = facts_of(answer, asked.engine.under(answer.load))
         was_stopped = is_stopped()
         verification = None if wanted is None else planned(asked, answer, wanted)
     document = tune_document(

@@ -87,7 +87,14 @@ class TrialEngine:
         """
         workload = self.workload.select(part)
         findable = findable_of(workload, policy)
-        return replace(self, workload=workload, findable=findable, is_racing=True)
+        return replace(
+            self, workload=workload, findable=findable, is_racing=True, _best=None
+        )
+
+    def under(self, load: float) -> "TrialEngine":
+        """The same for another load, as a multiple of this one."""
+        workload = self.workload.retimed(speedup=load)
+        return replace(self, workload=workload, _best=None)
 
     def config(self, knobs: Knobs) -> EngineConfig | None:
         """The engine of a setting; None where it cannot start."""

@@ -26,6 +26,10 @@ def facts_of(answer: Answer, engine: TrialEngine) -> dict[str, Facts]:
     """What is known of each knob of the space, by its name.
 
     On a shared GPU some replays find the least memory that keeps the SLO.
+
+    Args:
+        answer: What is advised.
+        engine: Replays the requests, at the load that the answer is of.
     """
     found: dict[str, Facts] = {}
     for name in answer.question.space.choices:

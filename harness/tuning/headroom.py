@@ -1,7 +1,7 @@
 """How much more load a setting takes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
@@ -60,6 +60,19 @@ class Headroom:
     lasting: float | None = None
     kind: LoadKind = LoadKind.RATE
     share: float = KEPT_SHARE
+
+    def times(self, factor: float) -> "Headroom":
+        """The same, of a load that is so many times as high."""
+
+        def scaled(load: float | None) -> float | None:
+            return None if load is None else factor * load
+
+        return replace(
+            self,
+            load=factor * self.load,
+            first_failing=scaled(self.first_failing),
+            lasting=scaled(self.lasting),
+        )
 
 
 def keeps(trial: Trial | None) -> bool:

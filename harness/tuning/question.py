@@ -68,6 +68,9 @@ class Answer:
         is_whole: All figures but those of the search are of the whole trace; else nothing
             is, as somebody had enough before.
         withdrawn: A setting that did better here, and worse elsewhere; None for none.
+        load: Of which everything but ``headroom``, ``replicas`` and ``today`` is, as a
+            multiple of today's: below 1 where no setting keeps the SLO at that.
+        today: The present settings at today's load, where everything is of another.
         was_stopped: Somebody had enough, or a process was killed.
         num_trials: Settings that were tried.
     """
@@ -86,6 +89,8 @@ class Answer:
     stretch: slice | None = None
     is_whole: bool = True
     withdrawn: dict[str, Any] | None = None
+    load: float = 1.0
+    today: Trial | None = None
     was_stopped: bool = False
     num_trials: int = 0
 

@@ -6,7 +6,7 @@ to, so that the number of processes changes no choice.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.tuning.space import Key, Knobs, Space, key_of
 from harness.tuning.suggestion import Suggester, Tried
@@ -28,6 +28,10 @@ class Budget:
 
     num_trials: int | None = None
     seconds: float | None = None
+
+    def of_one_of_two(self) -> "Budget":
+        """What each of two searches has; a number of replays is for each."""
+        return replace(self, seconds=None if self.seconds is None else self.seconds / 2)
 
 
 Evaluate = Callable[[Sequence[Knobs], float], Sequence[Trial | None]]

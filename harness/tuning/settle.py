@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from harness.tuning.advice import BEYOND_CHANCE, Advice, Enough, IsEnough, is_worse
 from harness.tuning.engine import TrialEngine
 from harness.tuning.evidence import Row, better_rows, sweep
@@ -34,7 +36,7 @@ def settle(
     ``on_advice`` is called with what is advised before each look.
     """
     objective = engine.objective
-    advice = _with_least(search, objective, advice, enough, question)
+    advice = _with_least(search, engine, advice, enough, question)
     on_advice(advice.knobs)
     evidence = sweep(search, engine, advice.knobs, advice.trial)
     for _ in range(MOST_MOVES):
@@ -43,7 +45,7 @@ def settle(
             break
         knobs, trial = min(gains, key=lambda each: each[1].loss)
         advice = replace(advice, knobs=knobs, trial=trial)
-        advice = _with_least(search, objective, advice, enough, question)
+        advice = _with_least(search, engine, advice, enough, question)
         on_advice(advice.knobs)
         evidence = sweep(search, engine, advice.knobs, advice.trial)
     return advice, evidence
@@ -74,12 +76,17 @@ def _gains_around(
 
 def _with_least(
     search: Search,
-    objective: Objective,
+    engine: TrialEngine,
     advice: Advice,
     enough: Enough,
     question: Question,
 ) -> Advice:
-    """No more of what costs than is worth it; nor of the GPU, if that is shared."""
+    """No more of what costs than is worth it; nor of the GPU, if that is shared.
+
+    Beside that, what vLLM has by itself, and what is safer, where that is as good.
+    """
+    objective = engine.objective
+    advice = _with_defaults(search, objective, advice, question.default)
     for name in COSTLY:
         if name in advice.knobs and advice.knobs[name] > search.start[name]:
             advice = _worth_its_cost(name, search, objective, advice, enough)
@@ -88,7 +95,61 @@ def _with_least(
         step = question.utilization_step
         if step is not None and enough is BEYOND_CHANCE:  # a stretch tells no hundredths
             advice = _with_least_between(search, objective, advice, step)
+    return _safest(search, engine, advice)
+
+
+def _with_defaults(
+    search: Search, objective: Objective, advice: Advice, default: Knobs
+) -> Advice:
+    """Each change to the version's own value, where that is as good: no option then."""
+    for name, value in search.start.items():
+        plain, advised = default[name], advice.knobs[name]
+        if advised == value or plain in (value, advised):
+            continue
+        setting = search.space.changed(advice.knobs, name, plain)
+        is_dear = is_dearer(setting, advice.knobs)
+        if plain in search.space.choices[name] and not is_dear:
+            advice = _if_as_good(search, objective, advice, setting)
     return advice
+
+
+def _safest(search: Search, engine: TrialEngine, advice: Advice) -> Advice:
+    """With requests of several samples in V0: what ends its engine least, if as good.
+
+    Preempted, they can only be swapped out, which needs a swap space; and computed in
+    parts, their samples need a step with room for all of them.
+    """
+    num_samples = np.diff(engine.workload.outputs.offsets).max(initial=1)
+    config = engine.config(advice.knobs)
+    if config is None or config.policy != "v0" or num_samples < 2:
+        return advice
+    if advice.knobs == search.start:
+        return advice
+    safer: dict[str, Any] = {}
+    if advice.knobs.get("enable_chunked_prefill"):
+        safer["enable_chunked_prefill"] = False
+    if advice.knobs.get("swap_space") == 0:
+        safer["swap_space"] = next(
+            size for size in search.space.choices["swap_space"] if size > 0
+        )
+    for name, value in safer.items():
+        setting = search.space.changed(advice.knobs, name, value)
+        advice = _if_as_good(search, engine.objective, advice, setting)
+    return advice
+
+
+def _if_as_good(
+    search: Search, objective: Objective, advice: Advice, setting: Knobs
+) -> Advice:
+    """Another setting, if that does as well as what is advised, and as the best."""
+    search.try_out([setting])
+    found = search.trials.get(key_of(setting))
+    if found is None:
+        return advice
+    knobs, trial = found
+    if any(is_worse(objective, o, trial) for o in _advised_and_best(search, advice)):
+        return advice
+    return replace(advice, knobs=knobs, trial=trial)
 
 
 def _worth_its_cost(

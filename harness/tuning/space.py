@@ -66,8 +66,16 @@ class Space:
     choices: Mapping[str, tuple[Any, ...]]
 
     def changed(self, knobs: Knobs, name: str, value: Any) -> dict[str, Any]:
-        """The setting with another value of a knob, and what has to go with it."""
-        return self.settled({**knobs, name: value})
+        """The setting with another value of a knob, and what has to go with it.
+
+        A batch has a token of each sequence at least; vLLM refuses more sequences.
+        """
+        setting = {**knobs, name: value}
+        most = setting.get("max_num_seqs", 0)
+        if name == "max_num_batched_tokens" and most > value:
+            fitting = [v for v in self.choices.get("max_num_seqs", ()) if v <= value]
+            setting["max_num_seqs"] = max(fitting, default=most)
+        return self.settled(setting)
 
     def settled(self, knobs: Knobs) -> dict[str, Any]:
         """The setting, its tier left out where prefix caching is off: it needs that.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from harness.errors import ConfigError
+from harness.errors import ConfigError, EngineError
 from harness.tuning.advice import (
     BEYOND_CHANCE,
     ON_A_STRETCH,
@@ -17,7 +17,8 @@ from harness.tuning.advice import (
 from harness.tuning.check import check_gain
 from harness.tuning.engine import TrialEngine
 from harness.tuning.evidence import Row, sweep
-from harness.tuning.headroom import headroom, headroom_of_whole
+from harness.tuning.headroom import headroom, headroom_of_whole, keeps
+from harness.tuning.overload import better_of, load_at_limits
 from harness.tuning.question import Answer, Question
 from harness.tuning.replicas import fewest_replicas
 from harness.tuning.screen import screen
@@ -25,7 +26,7 @@ from harness.tuning.search import Budget, Search
 from harness.tuning.settle import settle
 from harness.tuning.space import Space, is_dearer, key_of
 from harness.tuning.stretch import is_like, stretch_like_whole
-from harness.tuning.suggestion import Suggester, openings
+from harness.tuning.suggestion import Suggester, new_study, openings
 from harness.tuning.trial import Trial
 from harness.tuning.whole import Whole
 from results.comparison.verdict import MetricResult
@@ -46,7 +47,8 @@ def tune(
     """Answer a question.
 
     A long trace is searched by a stretch of it; what is advised has to be a gain on the
-    whole.
+    whole. Where no setting keeps the SLO at today's load, settings are compared anew at
+    a load that one engine is at its limits with, as a replica would be.
 
     Raises:
         ConfigError: The present settings cannot start.
@@ -54,7 +56,52 @@ def tune(
         EngineError: A process was killed before.
     """
     began_s = time.monotonic()
-    start, default = _first_trials(question, engine)
+    sides, slo = _first_trials(question, engine), engine.objective.slo
+    if slo is not None and not keeps(sides[0]):
+        question = replace(question, budget=question.budget.of_one_of_two())
+    answer = _answered(question, engine, study, sides, began_s, on_trial)
+    load = load_at_limits(answer, engine)
+    if load is not None:
+        answer = _answered_at(load, answer, engine, new_study(study), on_trial)
+    found = answer.headroom
+    if slo is not None and found is not None:
+        replicas = fewest_replicas(engine, answer.knobs, slo, question.shared, found.load)
+        if not engine.is_ended():  # else some were not replayed
+            answer.replicas = replicas
+    return answer
+
+
+def _answered_at(
+    load: float,
+    today: Answer,
+    engine: TrialEngine,
+    study: "optuna.Study",
+    on_trial: Callable[[Search], None],
+) -> Answer:
+    """What is advised at a lower load, if that takes as much as what is advised today."""
+    question, began_s = today.question, time.monotonic()
+    less = engine.under(load)
+    try:
+        sides = _first_trials(question, less)
+        answer = _answered(question, less, study, sides, began_s, on_trial)
+    except (KeyboardInterrupt, EngineError):
+        return replace(today, was_stopped=True)
+    if answer.was_stopped or answer.headroom is None:
+        return replace(today, was_stopped=True)
+    num_trials = today.num_trials + answer.num_trials
+    return better_of(today, replace(answer, load=load, num_trials=num_trials))
+
+
+def _answered(
+    question: Question,
+    engine: TrialEngine,
+    study: "optuna.Study",
+    sides: tuple[Trial, Trial | None],
+    began_s: float,
+    on_trial: Callable[[Search], None],
+) -> Answer:
+    """What is advised for one load, from the present settings and the version's own."""
+    start, default = sides
     screened = screen(
         question.space,
         start,
@@ -230,7 +277,7 @@ def _gain_over(
 def _look_beyond(
     answer: Answer, near: TrialEngine, engine: TrialEngine, search: Search
 ) -> None:
-    """Whether the gain holds elsewhere, how far the load may grow, and on how many."""
+    """Whether the gain holds elsewhere, and how far the load may grow."""
     question, slo = answer.question, engine.objective.slo
     if not answer.is_kept:
         answer.checks = check_gain(
@@ -245,9 +292,8 @@ def _look_beyond(
     found = headroom(near, knobs, slo, today)
     if near is not engine:
         found = headroom_of_whole(engine, knobs, slo, answer.advice.trial, found)
-    replicas = fewest_replicas(engine, knobs, slo, question.shared, found.load)
     if not engine.is_ended():  # a replay that was stopped kept nothing
-        answer.headroom, answer.replicas = found, replicas
+        answer.headroom = found
 
 
 def _withdraw_if_harmful(answer: Answer, engine: TrialEngine) -> None:

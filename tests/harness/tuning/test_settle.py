@@ -25,12 +25,14 @@ from harness.tuning.settle import settle
 from harness.tuning.space import Knobs, Space
 from harness.tuning.suggestion import Suggester
 from harness.tuning.trial import Trial
+from harness.workload import Workload
 from results.columns import BoolArray
 from results.goodput import Slo
 
 MakeTrial = Callable[..., Trial]
 MakeStudy = Callable[[], optuna.Study]
 MakeEngine = Callable[..., TrialEngine]
+MakeWorkload = Callable[..., Workload]
 Good = Callable[[Knobs], BoolArray]
 
 GOODPUT = Objective(name=ObjectiveName.GOODPUT, slo=Slo(ttft_s=1.0))
@@ -57,6 +59,8 @@ def settled(
     start: Knobs = START,
     is_shared: bool = False,
     step: float | None = None,
+    default: Knobs | None = None,
+    engine: TrialEngine | None = None,
 ) -> tuple[Advice, dict[str, list[Row]]]:
     """What is advised of all settings of a space, and rows around it."""
 
@@ -76,9 +80,11 @@ def settled(
     )
     last = {name: values[-1] for name, values in space.choices.items()}
     search.try_out([start, last])
-    question = SimpleNamespace(is_shared=is_shared, utilization_step=step)
+    question = SimpleNamespace(
+        is_shared=is_shared, utilization_step=step, default=default or start
+    )
     advice = advise(search, GOODPUT, enough)
-    engine = make_engine(objective=GOODPUT)
+    engine = engine or make_engine(objective=GOODPUT)
     return settle(search, engine, advice, cast("Question", question), enough)
 
 
@@ -217,3 +223,71 @@ def test_the_least_of_a_shared_gpu_is_found_to_a_hundredth(
     wanted = least if enough is BEYOND_CHANCE else min(u for u in space if u >= least)
     assert advice.knobs == {name: wanted}
     assert [row.value for row in rows[name] if row.is_advised] == [wanted]
+
+
+@pytest.mark.parametrize(("enough", "wanted"), [(256, 256), (300, 384)])
+def test_of_equals_the_versions_own_value_is_taken(
+    make_trial: MakeTrial,
+    make_engine: MakeEngine,
+    make_study: MakeStudy,
+    enough: int,
+    wanted: int,
+) -> None:
+    """Then the line has no option for it; where it is worse, it has."""
+    name = "max_num_seqs"
+
+    advice, _ = settled(
+        make_trial,
+        make_engine,
+        make_study(),
+        lambda knobs: good_of(80 if knobs[name] >= enough else 30),
+        space=Space({name: (8, 256, 384)}),
+        start={name: 8},
+        default={name: 256},
+    )
+
+    assert advice.knobs == {name: wanted}
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "good", "wanted"),
+    [
+        (2, lambda _: 80, (False, 4.0)),
+        (1, lambda _: 80, (True, 0.0)),
+        (2, lambda k: 80 - 9 * (not k["enable_chunked_prefill"]), (True, 4.0)),
+        (2, lambda k: 80 - 9 * (k["swap_space"] > 0), (False, 0.0)),
+    ],
+)
+def test_samples_in_v0_get_what_ends_its_engine_least(
+    make_trial: MakeTrial,
+    make_engine: MakeEngine,
+    make_workload: MakeWorkload,
+    make_study: MakeStudy,
+    num_samples: int,
+    good: Callable[[Knobs], float],
+    wanted: tuple[bool, float],
+) -> None:
+    """A swap space, and no prompts in parts; unless that does worse."""
+    engine = make_engine(
+        make_workload(n=num_samples), GOODPUT, policy="v0", vllm_version="0.6.3"
+    )
+    start = {"enable_chunked_prefill": True, "swap_space": 0.0, "block_size": 16}
+
+    advice, _ = settled(
+        make_trial,
+        make_engine,
+        make_study(),
+        lambda knobs: good_of(good(knobs) if knobs["block_size"] > 16 else 30),
+        space=Space(
+            {
+                "enable_chunked_prefill": (False, True),
+                "swap_space": (0.0, 4.0, 8.0),
+                "block_size": (16, 32),
+            }
+        ),
+        start=start,
+        engine=engine,
+    )
+
+    found = advice.knobs
+    assert (found["enable_chunked_prefill"], found["swap_space"]) == wanted

@@ -82,3 +82,17 @@ def test_a_setting_is_the_same_in_any_order() -> None:
     assert (
         key_of({"a": 1, "b": 2}) == key_of({"b": 2, "a": 1}) != key_of({"a": 1, "b": 3})
     )
+
+
+def test_smaller_steps_have_room_for_fewer_sequences() -> None:
+    """As vLLM has it by itself; more sequences with the same steps are as asked for."""
+    space = Space(
+        {"max_num_seqs": (16, 256, 1024), "max_num_batched_tokens": (512, 2048)}
+    )
+    knobs = {"max_num_seqs": 1024, "max_num_batched_tokens": 2048}
+
+    smaller = space.changed(knobs, "max_num_batched_tokens", 512)
+
+    assert smaller == {"max_num_seqs": 256, "max_num_batched_tokens": 512}
+    assert space.changed(smaller, "max_num_seqs", 1024)["max_num_seqs"] == 1024
+    assert space.changed(smaller, "max_num_batched_tokens", 2048)["max_num_seqs"] == 256

@@ -14,6 +14,7 @@ from harness.parallel import ReplayPool
 from harness.tuning.check import Check
 from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
+from harness.tuning.headroom import Headroom
 from harness.tuning.objective import Objective
 from harness.tuning.question import Answer, Question
 from harness.tuning.replicas import Replicas, SharedLoad
@@ -87,6 +88,64 @@ def test_an_answer_has_all_its_parts(answer: Answer) -> None:
         assert advised.value == answer.knobs[name]
         assert advised.standing == "as good"
         assert "better" not in {row.standing for row in rows}
+
+
+@pytest.fixture(scope="module")
+def overload(make_workload: MakeWorkload) -> Workload:
+    """Return requests that no setting of the space serves in time."""
+    return make_workload(150, gap_s=0.004, prompt=900, output=60)
+
+
+def test_more_than_one_engine_takes_is_compared_at_less(
+    make_engine: MakeEngine, make_study: MakeStudy, overload: Workload
+) -> None:
+    """At a load that the advice just misses; what it takes is said of today's."""
+    engine = make_engine(overload, GOODPUT)
+    answer = tune(question(overload), engine, make_study())
+
+    found = answer.headroom
+    assert found is not None
+    assert answer.today is not None
+    assert found.first_failing is not None
+    assert 0 < found.load < 1
+    assert 0 < answer.load < 1
+    assert answer.load <= found.first_failing
+    assert answer.replicas is not None
+    assert answer.replicas >= 2
+    today, at_less = answer.today.run, answer.start.run
+    assert today is not None
+    assert at_less is not None
+    assert at_less.info.trace["duration_s"] > today.info.trace["duration_s"]
+    knobs = answer.knobs
+    shares = [
+        trial.run.summary["goodput"]["fraction"]
+        for trial in engine.evaluate_under(
+            [
+                (knobs, overload.retimed(speedup=load), GOODPUT)
+                for load in (found.load, found.first_failing)
+            ]
+        )
+        if trial is not None and trial.run is not None
+    ]
+    assert shares[0] >= 0.9 > shares[1]
+
+
+def test_what_takes_less_load_is_not_advised_for_being_lucky(
+    monkeypatch: pytest.MonkeyPatch,
+    make_engine: MakeEngine,
+    make_study: MakeStudy,
+    overload: Workload,
+) -> None:
+    """Where the second search finds what takes less, the first has the last word."""
+    original = Headroom.times
+    monkeypatch.setattr(Headroom, "times", lambda found, _: original(found, 0.001))
+
+    answer = tune(question(overload), make_engine(overload, GOODPUT), make_study())
+
+    assert answer.load == 1
+    assert answer.today is None
+    assert answer.headroom is not None
+    assert answer.headroom.load > 0.01
 
 
 def test_headroom_beside_a_withdrawn_setting_is_that_of_the_start(
