@@ -101,6 +101,11 @@ class Workload:
         return self.outputs.totals()
 
     @property
+    def max_samples(self) -> int:
+        """Samples of the request that asks for most of them; 1 without any requests."""
+        return int(np.diff(self.outputs.offsets).max(initial=1))
+
+    @property
     def duration_s(self) -> float:
         """Seconds between the first and the last arrival."""
         return float(np.ptp(self.arrival_ns)) / _NS_PER_S if len(self) else 0.0

@@ -18,10 +18,12 @@ def load_at_limits(answer: Answer, engine: TrialEngine) -> float | None:
     """The lowest load, of those tried, at which what is advised misses the SLO.
 
     None where settings are well compared as they are: today's load is kept, or no load
-    is, or something else than the SLO is wanted.
+    is, or something else than the SLO is wanted, as of a GPU that others share.
     """
     found = answer.headroom
-    if found is None or engine.objective.name is not ObjectiveName.GOODPUT:
+    if found is None or answer.question.is_shared:
+        return None
+    if engine.objective.name is not ObjectiveName.GOODPUT:
         return None
     is_less = found.kind is LoadKind.RATE and 0 < found.load < 1
     return found.first_failing if is_less else None

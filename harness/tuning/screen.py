@@ -16,6 +16,14 @@ FULL = 0.9
 block leave more slots empty."""
 
 
+SAMPLES_IN_PARTS = (
+    "beside prompts in parts, a request of several samples may take more than a step has"
+    " left, which ends vLLM's engine"
+)
+"""Why v0 is to compute no prompts in parts where requests ask for several samples: it
+does not cut these, and asserts that a step keeps its limits. Source: docs/v0.md."""
+
+
 @dataclass(slots=True)
 class Screened:
     """A space without what cannot matter, and why.
@@ -60,6 +68,7 @@ def screen(
     safest_utilization: float,
     *,
     is_shared: bool = False,
+    has_samples: bool = False,
 ) -> Screened:
     """Rule out knobs, and values, that can change nothing here.
 
@@ -72,6 +81,7 @@ def screen(
         safest_utilization: Above it a start, or the first long prompt, may run out of
             memory.
         is_shared: Memory that is left over is of use to others.
+        has_samples: Some requests ask for several.
     """
     assert trial.run is not None, "the start is replayed to its end"
     found = Screened(space)
@@ -80,6 +90,8 @@ def screen(
         "gpu_memory_utilization", max(safest_utilization, start["gpu_memory_utilization"])
     )
     _screen_hits(found, trial, curve)
+    if has_samples and not start["enable_chunked_prefill"]:
+        found.leave("enable_chunked_prefill", SAMPLES_IN_PARTS)
     if not trial.run.trouble:
         is_short = _is_memory_short(found, trial)
         if not is_short:

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from harness.tuning.advice import BEYOND_CHANCE, Advice, Enough, IsEnough, is_worse
 from harness.tuning.engine import TrialEngine
 from harness.tuning.evidence import Row, better_rows, sweep
@@ -109,47 +107,55 @@ def _with_defaults(
         setting = search.space.changed(advice.knobs, name, plain)
         is_dear = is_dearer(setting, advice.knobs)
         if plain in search.space.choices[name] and not is_dear:
-            advice = _if_as_good(search, objective, advice, setting)
+            others = _advised_and_best(search, advice)
+            advice = _if_as_good(search, objective, advice, setting, others)
     return advice
 
 
 def _safest(search: Search, engine: TrialEngine, advice: Advice) -> Advice:
-    """With requests of several samples in V0: what ends its engine least, if as good.
+    """With requests of several samples in V0: what ends its engine least.
 
-    Preempted, they can only be swapped out, which needs a swap space; and computed in
-    parts, their samples need a step with room for all of them.
+    Preempted, they can only be swapped out, which needs a swap space; and prompts in
+    parts may leave them too little of a step (``screen.SAMPLES_IN_PARTS``), sooner or
+    later, however well that does.
     """
-    num_samples = np.diff(engine.workload.outputs.offsets).max(initial=1)
     config = engine.config(advice.knobs)
-    if config is None or config.policy != "v0" or num_samples < 2:
+    if config is None or config.policy != "v0" or engine.workload.max_samples < 2:
         return advice
     if advice.knobs == search.start:
         return advice
-    safer: dict[str, Any] = {}
+    choices = search.space.choices
     if advice.knobs.get("enable_chunked_prefill"):
-        safer["enable_chunked_prefill"] = False
+        whole = {**advice.knobs, "enable_chunked_prefill": False}
+        name = "max_num_batched_tokens"  # has to hold the longest prompt then
+        larger = [v for v in choices.get(name, ()) if v >= config.max_model_len]
+        for setting in [whole, *({**whole, name: value} for value in larger[:1])]:
+            search.try_out([setting], in_full=True)
+            found = search.trials.get(key_of(setting))
+            if found is not None and found[1].run and not found[1].run.trouble:
+                advice = replace(advice, knobs=found[0], trial=found[1])
+                break
     if advice.knobs.get("swap_space") == 0:
-        safer["swap_space"] = next(
-            size for size in search.space.choices["swap_space"] if size > 0
-        )
-    for name, value in safer.items():
-        setting = search.space.changed(advice.knobs, name, value)
-        advice = _if_as_good(search, engine.objective, advice, setting)
+        swap = next(size for size in choices["swap_space"] if size > 0)
+        setting = {**advice.knobs, "swap_space": swap}
+        others = [advice.trial]
+        advice = _if_as_good(search, engine.objective, advice, setting, others)
     return advice
 
 
 def _if_as_good(
-    search: Search, objective: Objective, advice: Advice, setting: Knobs
+    search: Search,
+    objective: Objective,
+    advice: Advice,
+    setting: Knobs,
+    others: Sequence[Trial],
 ) -> Advice:
-    """Another setting, if that does as well as what is advised, and as the best."""
+    """Another setting, if that does as well as these."""
     search.try_out([setting])
     found = search.trials.get(key_of(setting))
-    if found is None:
+    if found is None or any(is_worse(objective, each, found[1]) for each in others):
         return advice
-    knobs, trial = found
-    if any(is_worse(objective, o, trial) for o in _advised_and_best(search, advice)):
-        return advice
-    return replace(advice, knobs=knobs, trial=trial)
+    return replace(advice, knobs=found[0], trial=found[1])
 
 
 def _worth_its_cost(

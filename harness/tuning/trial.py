@@ -83,7 +83,6 @@ class Needs:
         The next request may have found no room below a limit that no batch came up to:
         one of several samples, or a prompt that is not split.
         """
-        num_samples = int(np.diff(workload.outputs.offsets).max(initial=1))
         longest = int(workload.input_tokens.max(initial=1))
         in_batch = steps["num_prefill_seqs"] + steps["num_decode_seqs"]
         running = np.maximum(steps["num_running"], in_batch)
@@ -92,7 +91,7 @@ class Needs:
         outside = steps["num_waiting"] + steps["num_swapped"]
         wanted = used * (1 + outside / np.maximum(steps["num_running"], 1))
         return cls(
-            seqs=int(running.max(initial=0)) + num_samples - 1,
+            seqs=int(running.max(initial=0)) + workload.max_samples - 1,
             batched_tokens=int(tokens.max(initial=0))
             + (0 if config.enable_chunked_prefill else longest - 1),
             share_of_blocks=float(wanted.max(initial=0.0) / config.num_gpu_blocks),

@@ -108,6 +108,7 @@ def _answered(
         question.curve,
         question.safest_utilization,
         is_shared=question.is_shared,
+        has_samples=engine.workload.max_samples > 1,
     )
     engine.fixed = {
         **engine.fixed,
@@ -297,7 +298,13 @@ def _look_beyond(
 
 
 def _withdraw_if_harmful(answer: Answer, engine: TrialEngine) -> None:
-    """Keep the present settings where the others are worse more often than better."""
+    """Keep the present settings where the others are worse more often than better.
+
+    Unless vLLM's engine ends with the present ones.
+    """
+    assert answer.start.run is not None, "the start is replayed to its end"
+    if answer.start.run.trouble:
+        return
     num_harmful = sum(check.is_harmful for check in answer.checks)
     if num_harmful <= sum(check.holds is True for check in answer.checks):
         return

@@ -43,11 +43,14 @@ def screened(
     space: Space = SPACE,
     safest: float = 0.95,
     is_shared: bool = False,
+    has_samples: bool = False,
     **trial: Any,
 ) -> Screened:
     """What is left after a start that came to this."""
     start = make_trial(**{"needs": ROOMY, **trial})
-    return screen(space, start, curve, safest, is_shared=is_shared)
+    return screen(
+        space, start, curve, safest, is_shared=is_shared, has_samples=has_samples
+    )
 
 
 def test_memory_that_is_not_short_is_ruled_out(
@@ -183,3 +186,29 @@ def test_a_space_without_a_knob_is_screened_as_well(
 
     assert found.space.choices == {}
     assert found.ruled_out == {}
+
+
+@pytest.mark.parametrize(
+    ("has_samples", "in_parts", "is_left"),
+    [(True, False, True), (False, False, False), (True, True, False)],
+)
+def test_no_prompts_in_parts_beside_samples(
+    make_trial: MakeTrial,
+    curve: HitCurve,
+    *,
+    has_samples: bool,
+    in_parts: bool,
+    is_left: bool,
+) -> None:
+    """Where there are none yet; else a search is to find the way out."""
+    space = Space({**SPACE.choices, "enable_chunked_prefill": (False, True)})
+
+    found = screened(
+        make_trial,
+        curve,
+        space=space,
+        has_samples=has_samples,
+        enable_chunked_prefill=in_parts,
+    )
+
+    assert ("enable_chunked_prefill" in found.ruled_out) == is_left

@@ -254,7 +254,7 @@ def test_of_equals_the_versions_own_value_is_taken(
     [
         (2, lambda _: 80, (False, 4.0)),
         (1, lambda _: 80, (True, 0.0)),
-        (2, lambda k: 80 - 9 * (not k["enable_chunked_prefill"]), (True, 4.0)),
+        (2, lambda k: 80 - 9 * (not k["enable_chunked_prefill"]), (False, 4.0)),
         (2, lambda k: 80 - 9 * (k["swap_space"] > 0), (False, 0.0)),
     ],
 )
@@ -267,7 +267,7 @@ def test_samples_in_v0_get_what_ends_its_engine_least(
     good: Callable[[Knobs], float],
     wanted: tuple[bool, float],
 ) -> None:
-    """A swap space, and no prompts in parts; unless that does worse."""
+    """No prompts in parts, and a swap space unless that does worse."""
     engine = make_engine(
         make_workload(n=num_samples), GOODPUT, policy="v0", vllm_version="0.6.3"
     )
