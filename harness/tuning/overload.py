@@ -10,23 +10,30 @@ from dataclasses import replace
 
 from harness.tuning.choice import ObjectiveName
 from harness.tuning.engine import TrialEngine
-from harness.tuning.load import LoadKind
-from harness.tuning.question import Answer
+from harness.tuning.load import LoadKind, kind_of_load
+from harness.tuning.question import Answer, Question
+
+
+def may_be_too_much(question: Question, engine: TrialEngine) -> bool:
+    """Whether it is goodput of an open loop that is wanted, of a GPU that nobody shares.
+
+    A GPU is shared at today's load.
+    """
+    kind = kind_of_load(engine.workload, engine.max_concurrency)
+    is_goodput = engine.objective.name is ObjectiveName.GOODPUT
+    return is_goodput and kind is LoadKind.RATE and not question.is_shared
 
 
 def load_at_limits(answer: Answer, engine: TrialEngine) -> float | None:
     """The lowest load, of those tried, at which what is advised misses the SLO.
 
     None where settings are well compared as they are: today's load is kept, or no load
-    is, or something else than the SLO is wanted, as of a GPU that others share.
+    is, or something else is wanted.
     """
     found = answer.headroom
-    if found is None or answer.question.is_shared:
+    if found is None or not may_be_too_much(answer.question, engine):
         return None
-    if engine.objective.name is not ObjectiveName.GOODPUT:
-        return None
-    is_less = found.kind is LoadKind.RATE and 0 < found.load < 1
-    return found.first_failing if is_less else None
+    return found.first_failing if 0 < found.load < 1 else None
 
 
 def better_of(today: Answer, less: Answer) -> Answer:

@@ -18,7 +18,7 @@ from harness.tuning.check import check_gain
 from harness.tuning.engine import TrialEngine
 from harness.tuning.evidence import Row, sweep
 from harness.tuning.headroom import headroom, headroom_of_whole, keeps
-from harness.tuning.overload import better_of, load_at_limits
+from harness.tuning.overload import better_of, load_at_limits, may_be_too_much
 from harness.tuning.question import Answer, Question
 from harness.tuning.replicas import fewest_replicas
 from harness.tuning.screen import screen
@@ -57,7 +57,7 @@ def tune(
     """
     began_s = time.monotonic()
     sides, slo = _first_trials(question, engine), engine.objective.slo
-    if slo is not None and not keeps(sides[0]):
+    if may_be_too_much(question, engine) and not keeps(sides[0]):
         question = replace(question, budget=question.budget.of_one_of_two())
     answer = _answered(question, engine, study, sides, began_s, on_trial)
     load = load_at_limits(answer, engine)

@@ -38,7 +38,16 @@ QUICK = ("--budget", "4trials", "--space", "max_num_seqs=64|128")
 KEYS = {
     *("schema_version", "kind", "source", "complete", "command", "yaml"),
     *("command_with_yaml", "keep", "keep_reason", "objective", "config", "changes"),
-    *("current", "default", "advised", "trouble", "gain", "evidence", "ties"),
+    *(
+        "current",
+        "current_today",
+        "default",
+        "advised",
+        "trouble",
+        "gain",
+        "evidence",
+        "ties",
+    ),
     *(
         "robustness",
         "headroom",

@@ -414,6 +414,33 @@ def test_overload_is_answered_with_replicas(
     assert enough["replicas"] == replicas
 
 
+def test_overload_is_no_reason_to_starve_the_engine(
+    generate: Generate, tune: Tune, call: Call
+) -> None:
+    """Tokens come too late; letting few in serves the first, and fewer in all."""
+    trace = generate(
+        *("--prefix-len", 1500, "--num-prefixes", 1, "--input-len", 120, "--seed", 3),
+        *("--output-len", 150, "--range-ratio", 0.5, "--num-requests", 300),
+        *("--request-rate", 12),
+    )
+    engine = ("--model", "Qwen/Qwen2.5-7B", "--gpu", "A10G", "--max-model-len", 8192)
+    asked = (trace, *engine, "--slo", "ttft=2s,tpot=60ms")
+
+    document = tune(*asked)
+
+    screen = call("tune", *asked, "--budget", "12trials", "--vllm-version", "0.32.0")[1]
+    starved = tune(*asked, "--max-num-seqs", 32)["headroom"]["load"]
+    said = " ".join(screen.split())
+    assert document["config"]["max_num_seqs"] >= 256
+    assert document["headroom"]["load"] > 1.2 * starved
+    assert document["searched"]["load"] < 1
+    assert document["current_today"]["goodput_fraction"] < 0.1
+    assert document["advised"]["goodput_fraction"] > 0.9
+    assert document["replicas"] == 2
+    assert "they are compared at" in said
+    assert "today's load needs 2 replicas" in said
+
+
 def test_lengths_alone_bring_no_advice_on_hits(
     tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

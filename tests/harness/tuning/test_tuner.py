@@ -111,7 +111,8 @@ def test_more_than_one_engine_takes_is_compared_at_less(
     assert 0 < answer.load < 1
     assert answer.load <= found.first_failing
     assert answer.replicas is not None
-    assert answer.replicas >= 2
+    assert answer.replicas.fewest is not None
+    assert answer.replicas.fewest >= 2
     today, at_less = answer.today.run, answer.start.run
     assert today is not None
     assert at_less is not None
