@@ -17,6 +17,7 @@ from harness.tuning.headroom import LEAST_LIFETIMES
 if TYPE_CHECKING:
     from bench_cli.tune_question import Asked
     from harness.tuning.check import Check
+    from harness.tuning.decisive import Decisive
     from harness.tuning.evidence import Row
     from harness.tuning.question import Answer
     from harness.tuning.trial import Trial
@@ -60,6 +61,10 @@ def tune_document(
         "gain": {
             "over_current": gain_document(answer.over_start),
             "over_default": gain_document(answer.over_default),
+        },
+        "decided_by": {
+            "over_current": _decided_by(asked, answer, answer.start),
+            "over_default": _decided_by(asked, answer, answer.default),
         },
         "over_limits": _over_limits(asked, answer),
         "refused": refused_document(answer),
@@ -143,6 +148,26 @@ def _over_limits(asked: "Asked", answer: "Answer") -> Document | None:
     }
 
 
+def _decided_by(
+    asked: "Asked", answer: "Answer", base: "Trial | None"
+) -> Document | None:
+    """What goes before the metric of a gain; None where nothing does."""
+    from harness.tuning.decisive import decisive
+
+    if base is None:
+        return None
+    objective = asked.engine.objective
+    return _decisive_document(decisive(objective, base, answer.advice.trial))
+
+
+def _decisive_document(found: "Decisive | None") -> Document | None:
+    """A figure that decided; null where a request never finishes."""
+    if found is None:
+        return None
+    values = [value if math.isfinite(value) else None for value in found.values]
+    return {"name": found.name, "values": values}
+
+
 def gain_document(result: "MetricResult | None") -> Document | None:
     """A metric beside another setting's, as a document has it."""
     if result is None:
@@ -193,6 +218,7 @@ def _check(check: "Check") -> Document:
         "values": list(check.values),
         "holds": check.holds,
         "is_harmful": check.is_harmful,
+        "decided_by": _decisive_document(check.decided_by),
     }
 
 

@@ -10,7 +10,7 @@ from bench_cli.quantity import (
 )
 from bench_cli.run_screen import config_line, trace_line
 from bench_cli.tune_refused import refused_words
-from bench_cli.tune_words import figure, known_of, shown
+from bench_cli.tune_words import decided, figure, known_of, shown
 
 if TYPE_CHECKING:
     from bench_cli.console import Screen
@@ -92,7 +92,9 @@ def _gain(document: Document) -> str:
         if trouble := document[side]["trouble"]:
             parts.append(f"{value}; {whose}: {trouble}")
             continue
-        change = f"{base} -> {value} ({_change(gain)}){_at(document)}"
+        by = document["decided_by"][f"over_{side}"]
+        first = "" if by is None else f"{decided(by)}; "
+        change = f"{first}{base} -> {value} ({_change(gain)}){_at(document)}"
         parts.append(f"{change} against {whose}")
     return "\n".join(parts)
 
@@ -132,7 +134,9 @@ def _elsewhere(document: Document) -> str:
             verdict = verdict or " better"
             parts.append(f"{check['name']}{verdict}")
             continue
-        parts.append(f"{check['name']} {base} -> {value}{verdict}")
+        by = check["decided_by"]
+        judged = f"{base} -> {value}" if by is None else decided(by)
+        parts.append(f"{check['name']} {judged}{verdict}")
     return " · ".join(parts)
 
 

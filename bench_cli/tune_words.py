@@ -280,3 +280,14 @@ def figure(name: str, value: float | None) -> str:
     if name == "output_token_per_s":
         return f"{format_count(value)} tokens/s"
     return format_duration(value)
+
+
+def decided(found: Mapping[str, Any]) -> str:
+    """The figure that went before the objective's, of both sides."""
+    name, values = found["name"], found["values"]
+    if name == "finished":
+        return f"{values[0]:,} -> {values[1]:,} requests finished"
+    base, value = ("n/a" if v is None else f"{format_count(v)}x" for v in values)
+    if name == "over_limits":
+        return f"the median request at {base} -> {value} its limits"
+    return f"{name} at {base} -> {value} its limit"

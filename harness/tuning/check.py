@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.tuning.advice import gain, is_better
+from harness.tuning.decisive import Decisive, decisive
 from harness.tuning.engine import TrialEngine
 from harness.tuning.load import LoadKind, kind_of_load, scaled_concurrency, under_way
 from harness.tuning.objective import Objective
@@ -30,12 +31,14 @@ class Check:
             run has none.
         holds: The advised setting is better there too; None where neither is.
         is_harmful: It is worse there.
+        decided_by: What that goes by, where it is not the metric; None where it is.
     """
 
     name: str
     values: tuple[float | None, float | None]
     holds: bool | None
     is_harmful: bool
+    decided_by: Decisive | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,4 +164,5 @@ def _check(circumstance: _Circumstance, base: Trial, other: Trial) -> Check:
         values=(values[0], values[1]),
         holds=is_gain if is_gain or is_harmful else None,
         is_harmful=is_harmful,
+        decided_by=decisive(objective, base, other),
     )

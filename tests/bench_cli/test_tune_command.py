@@ -58,7 +58,7 @@ KEYS = {
         "policy",
     ),
     *("trials", "replays", "replay_s", "jobs", "withdrawn", "wall_s", "over_limits"),
-    "refused",
+    *("refused", "decided_by"),
     *("searched", "verification"),
 }
 TIMES = {"replay_s", "jobs", "wall_s"}

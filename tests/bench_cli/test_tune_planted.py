@@ -393,6 +393,28 @@ def test_an_slo_that_nothing_meets_is_said_with_the_nearest(
     assert "not even 64 replicas would keep the SLO at today's load" in said
 
 
+def test_a_change_that_brings_none_inside_says_what_it_brings(
+    generate: Generate, tune: Tune, call: Call
+) -> None:
+    """0 % inside on both sides is no reason; how far the median request is out is one."""
+    trace = generate("--input-len", 1000, "--num-requests", 100, "--request-rate", 50)
+    current = f"{SERVE} --max-num-seqs 2"
+    given = (trace, "--slo", "ttft=10ms", "--current", current)
+
+    document = tune(*given, "--budget", "8trials")
+
+    screen = call("tune", *given, "--budget", "8trials", "--vllm-version", "0.32.0")[1]
+    said = " ".join(screen.split())
+    found = document["decided_by"]["over_current"]
+    checks = [check["decided_by"]["name"] for check in document["robustness"]]
+    assert not document["keep"]
+    assert document["gain"]["over_current"]["values"] == [0, 0]
+    assert found["name"] == "over_limits"
+    assert found["values"][1] < found["values"][0]
+    assert "inside the SLO the median request at " in said
+    assert set(checks) == {"over_limits"}
+
+
 def test_overload_is_answered_with_replicas(
     generate: Generate, tune: Tune, call: Call
 ) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bench_cli.tune_words import known_of, why
+from bench_cli.tune_words import decided, known_of, why
 from harness.tuning.evidence import FIGURES, Row
 
 
@@ -99,3 +99,19 @@ def test_prompts_shorter_than_a_block_have_none_to_load() -> None:
     said = tier_words(**short, block_size=128)
     assert said.endswith("prompts of 100 tokens have no whole block of 128 to load")
     assert tier_words(**short).endswith("100 tokens are computed sooner than loaded")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("over_limits", [8.94, 6.3], "the median request at 8.9x -> 6.3x its limits"),
+        ("over_limits", [None, 6.3], "the median request at n/a -> 6.3x its limits"),
+        ("ttft_p99", [1.5, 0.75], "ttft_p99 at 1.5x -> 0.75x its limit"),
+        ("finished", [900, 1200], "900 -> 1,200 requests finished"),
+    ],
+)
+def test_what_decided_is_said_of_both_sides(
+    name: str, values: list[float | None], words: str
+) -> None:
+    """Times over a limit, or requests."""
+    assert decided({"name": name, "values": values}) == words
