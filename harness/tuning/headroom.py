@@ -217,7 +217,8 @@ def headroom_of_whole(
 
     A stretch begins with an empty queue, and ends before one that grows slowly is long.
     Both ends of what is said are of the whole trace: the load that the stretch takes and
-    the one that it does not are replayed beside each other.
+    the one that it does not are replayed beside each other. What a stretch takes nothing
+    of, the whole trace, of which it is a part, is not taken to take either.
 
     Args:
         engine: Replays the whole trace.
@@ -228,6 +229,8 @@ def headroom_of_whole(
     """
     if near.kind is LoadKind.NONE or (keeps(today) and near.load < 1):
         return headroom(engine, knobs, slo, today)
+    if not near.load:
+        return near
     bracket = _Bracket(engine=engine, knobs=knobs, slo=slo)
     bracket.note(1.0, today)
     bracket.narrow([load for load in (near.load, near.first_failing) if load])

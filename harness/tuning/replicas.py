@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -47,6 +47,11 @@ class SharedLoad:
         num_conversations = int(np.count_nonzero(self.workload.parent < 0))
         most = min(max(MOST_REPLICAS, self.num_replicas), num_conversations)
         return most if self.max_concurrency is None else min(most, self.max_concurrency)
+
+    def during(self, stretch: slice) -> "SharedLoad":
+        """What all get while one gets a stretch of its requests: about as many each."""
+        begin, end = stretch.start * self.num_replicas, stretch.stop * self.num_replicas
+        return replace(self, workload=self.workload.select(slice(begin, end)))
 
     def parts(self, num_replicas: int) -> Iterator[tuple[Workload, int | None]]:
         """The requests of each replica, and how many of them are under way at a time."""

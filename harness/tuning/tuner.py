@@ -65,7 +65,10 @@ def tune(
         answer = _answered_at(load, answer, engine, new_study(study), on_trial)
     found = answer.headroom
     if slo is not None and found is not None:
-        replicas = fewest_replicas(engine, answer.knobs, slo, question.shared, found.load)
+        shared, stretch = question.shared, answer.stretch
+        if stretch is not None:
+            shared = shared.during(stretch)
+        replicas = fewest_replicas(engine, answer.knobs, slo, shared, found.load)
         if not engine.is_ended():  # else some were not replayed
             answer.replicas = replicas
     return answer

@@ -185,3 +185,18 @@ def test_no_other_part_is_taken_for_the_first(
     assert alone.run is not None
     found = trial.run.summary["prefix_cache"]
     assert found == alone.run.summary["prefix_cache"]
+
+
+def test_a_stretch_of_one_replica_is_as_much_of_each(
+    make_workload: MakeWorkload,
+) -> None:
+    """Requests of all that come while the first of three gets its own."""
+    shared = SharedLoad(workload=make_workload(60), num_replicas=3)
+    first = split(shared.workload, 3, Routing.ROUND_ROBIN)[0]
+    part = slice(5, 9)
+
+    during = shared.during(part)
+
+    found = next(during.parts(3))[0]
+    assert len(during.workload) == 12
+    assert found.input_tokens.tolist() == first.select(part).input_tokens.tolist()
