@@ -18,6 +18,7 @@ def unknowns(asked: "Asked", answer: "Answer") -> list[str]:
         *asked.start.notes,
         *_of_trace(asked, answer),
         *_of_engine(asked.start),
+        *_of_memory(asked, answer),
         *_of_types(answer),
         *_of_host(answer),
         *_of_command(asked),
@@ -61,6 +62,24 @@ def _of_engine(config: "EngineConfig") -> Iterator[str]:
             "the number of blocks is an estimate; vLLM prints its own at start"
             " (--num-gpu-blocks-override)"
         )
+
+
+def _of_memory(asked: "Asked", answer: "Answer") -> Iterator[str]:
+    """Whether a utilization above the version's own leaves enough to last."""
+    name = "gpu_memory_utilization"
+    value, left = answer.knobs.get(name), asked.headroom_gib
+    safest = answer.question.safest_utilization
+    if value not in left or value <= max(safest, answer.question.default[name]):
+        return
+    text = (
+        f"whether utilization {value:g} lasts under load: it leaves {left[value]:.1f} GiB"
+        " before OOM, and the pool's estimate may be more than that too high"
+    )
+    if safest:
+        text += f"; {safest:g} leaves {left[safest]:.1f} GiB"
+    if name in answer.screened.ruled_out:
+        text += ", and memory is not short"
+    yield text
 
 
 def _of_types(answer: "Answer") -> Iterator[str]:

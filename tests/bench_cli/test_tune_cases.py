@@ -76,6 +76,24 @@ def test_the_largest_utilization_that_starts_is_not_advised(
     assert advised <= 0.92 or fits["headroom_gib"] >= 2
 
 
+@pytest.mark.parametrize(("utilization", "is_warned"), [(0.98, True), (0.92, False)])
+def test_a_present_utilization_that_leaves_little_is_warned_of(
+    generate: Generate, tune: Tune, utilization: float, is_warned: bool
+) -> None:
+    """B7: it may stay, as nothing does better, and is none that lasts for sure."""
+    trace = generate("--num-requests", 20, "--request-rate", 1)
+    current = f"{SERVE} --gpu-memory-utilization {utilization} --max-model-len 8192"
+
+    document = tune(trace, "--current", current, "--budget", "4trials")
+
+    said = [u for u in document["unknowns"] if "lasts under load" in u]
+    assert document["config"]["gpu_memory_utilization"] == utilization
+    assert len(said) == is_warned
+    if is_warned:
+        assert said[0].startswith("whether utilization 0.98 lasts under load: it leaves ")
+        assert said[0].endswith(" GiB, and memory is not short")
+
+
 def test_memory_that_no_batch_can_fill_is_given_back(
     generate: Generate, tune: Tune, call: Call
 ) -> None:
