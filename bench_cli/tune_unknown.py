@@ -69,7 +69,9 @@ def _of_memory(asked: "Asked", answer: "Answer") -> Iterator[str]:
     name = "gpu_memory_utilization"
     value, left = answer.knobs.get(name), asked.headroom_gib
     safest = answer.question.safest_utilization
-    if value not in left or value <= max(safest, answer.question.default[name]):
+    if value is None or value not in left:
+        return
+    if value <= max(safest, answer.question.default[name]):
         return
     text = (
         f"whether utilization {value:g} lasts under load: it leaves {left[value]:.1f} GiB"
