@@ -144,8 +144,10 @@ def _known_swap(_: Any, facts: Mapping[str, Any]) -> list[str]:
     seen, worst = facts["seen_gib"], facts["worst_gib"]
     if not worst:
         return ["no request has several samples, so none is swapped out"]
-    most = "" if seen is None else f"at most {seen:.1f} GiB were swapped out, and "
-    return [f"{most}{worst:.1f} GiB at worst"]
+    bound = f"no order of these requests needs more than {worst:.1f} GiB"
+    if seen is None:
+        return [bound]
+    return [f"at most {seen:.1f} GiB were swapped out here, and {bound}"]
 
 
 def _known_tier(advised: Any, facts: Mapping[str, Any]) -> list[str]:
