@@ -262,8 +262,9 @@ def test_two_minutes_of_a_closed_loop(stretch: slice | None, expected: slice) ->
     """What is served in two simulated minutes, from where the stretch begins."""
     workload = Hundred()
     engine = SimpleNamespace(workload=workload, max_concurrency=4)
+    engine.under = lambda load: engine if load == 1 else None
     start = SimpleNamespace(run=SimpleNamespace(summary={"simulated_s": 300.0}))
-    answer: Any = SimpleNamespace(stretch=stretch, start=start)
+    answer: Any = SimpleNamespace(stretch=stretch, start=start, load=1.0)
     asked: Any = SimpleNamespace(engine=engine)
     flags: Any = SimpleNamespace(num_requests=None)
 
