@@ -4,7 +4,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.tuning.advice import BEYOND_CHANCE, Advice, Enough, IsEnough, is_worse
+from harness.tuning.advice import (
+    BEYOND_CHANCE,
+    Advice,
+    Enough,
+    IsEnough,
+    is_better,
+    is_worse,
+)
 from harness.tuning.engine import TrialEngine
 from harness.tuning.evidence import Row, better_rows, sweep
 from harness.tuning.headroom import gives_up_slo
@@ -58,15 +65,35 @@ def _gains_around(
 ) -> Iterator[Tried]:
     """Settings around that are better, and by enough."""
     start = search.trial_of(search.start)
+    is_worth = _than(search, enough, advice.knobs)
     for name, value in better_rows(evidence):
-        setting = search.space.changed(advice.knobs, name, value)
-        knobs, trial = search.trials[key_of(setting)]
-        is_dear = is_dearer(knobs, advice.knobs)
-        is_worth = _than(search, enough, advice.knobs)
-        if is_dear and not is_worth(objective, advice.trial, trial):
-            continue
-        if enough.for_change(objective, start, trial):
-            yield knobs, trial
+        for knobs, trial in _from_there_up(search, objective, advice, name, value):
+            is_dear = is_dearer(knobs, advice.knobs)
+            if is_dear and not is_worth(objective, advice.trial, trial):
+                continue
+            if enough.for_change(objective, start, trial):
+                yield knobs, trial
+
+
+def _from_there_up(
+    search: Search, objective: Objective, advice: Advice, name: str, value: Any
+) -> Iterator[Tried]:
+    """A better value around; of what costs also larger ones, while each is better.
+
+    A tier that holds half of what comes back may find nothing of it.
+    """
+    values: Sequence[Any] = (value,)
+    if name in COSTLY and value > advice.knobs[name]:
+        values = [each for each in search.space.choices[name] if each >= value]
+    last = advice.trial
+    for each in values:
+        setting = search.space.changed(advice.knobs, name, each)
+        search.try_out([setting], in_full=True)
+        found = search.trials.get(key_of(setting))
+        if found is None or not is_better(objective, last, found[1]):
+            return
+        yield found
+        last = found[1]
 
 
 # -- no more than it takes ---------------------------------------------------------------

@@ -291,3 +291,28 @@ def test_samples_in_v0_get_what_ends_its_engine_least(
 
     found = advice.knobs
     assert (found["enable_chunked_prefill"], found["swap_space"]) == wanted
+
+
+def test_a_tier_that_pays_only_from_a_size_on_is_found(
+    make_trial: MakeTrial, make_engine: MakeEngine, make_study: MakeStudy
+) -> None:
+    """Where the size before it is better, though not by what it takes."""
+    name = "kv_offloading_size"
+    inside = {0.0: (20, 0), 8.0: (20, 20), 16.0: (60, 0), 32.0: (60, 0)}
+
+    def good(knobs: Knobs) -> BoolArray:
+        if knobs["max_num_seqs"] == 8:  # where the search looked for a tier
+            return good_of(0)
+        percent, lucky = inside[knobs[name]]
+        return good_of(percent + 20 * (knobs["max_num_seqs"] == 4), lucky)
+
+    advice, _ = settled(
+        make_trial,
+        make_engine,
+        make_study(),
+        good,
+        space=Space({name: tuple(inside), "max_num_seqs": (1, 4, 8)}),
+        start=START,
+    )
+
+    assert advice.knobs == {name: 16.0, "max_num_seqs": 4}
