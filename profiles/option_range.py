@@ -1,19 +1,12 @@
 """From which version to which ``vllm serve`` takes an option, as far as that is known."""
 
-from profiles.vllm_v1 import SWAP_SPACE_REMOVED
+from profiles.vllm_v1 import OPTION_SINCE, SWAP_SPACE_REMOVED
 from profiles.vllm_version import VllmVersion, parse_version
 
-_CAME = {
+_CAME = OPTION_SINCE | {
     "preemption_mode": VllmVersion(0, 5, 1),
-    "scheduling_policy": VllmVersion(0, 6, 3),
+    "scheduling_policy": VllmVersion(0, 6, 3),  # v0 had them before v1 did
     "long_prefill_token_threshold": VllmVersion(0, 7, 3),
-    "async_scheduling": VllmVersion(0, 10),
-    "kv_cache_memory_bytes": VllmVersion(0, 10, 2),
-    "kv_offloading_size": VllmVersion(0, 11, 1),
-    "performance_mode": VllmVersion(0, 17),
-    "scheduler_reserve_full_isl": VllmVersion(0, 19),
-    "watermark": VllmVersion(0, 24),
-    "prefix_match_unit": VllmVersion(0, 26),
 }
 """First version whose parser takes it.
 
