@@ -103,17 +103,6 @@ class ModelProfile:
         return self.num_params - num_idle * of_experts
 
     @property
-    def num_linear_params_per_layer(self) -> int:
-        """Parameters that a layer multiplies each token with, as a mean of the layers."""
-        per_token = self.experts.num_experts_per_token if self.experts else 1
-        total = sum(
-            module.num_weights // module.num * min(module.num, per_token)
-            for layer in range(self.num_layers)
-            for module in self.layer_modules(layer)
-        )
-        return total // self.num_layers
-
-    @property
     def num_lm_head_params(self) -> int:
         """Parameters that each sampled token is multiplied with."""
         return self.vocab_size * self.hidden_size

@@ -1,24 +1,19 @@
 """Options of ``vllm serve`` that set a knob: which version has them, and in what form."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from profiles.gpu import GpuProfile
 from profiles.vllm_v1 import (
     CHUNKING_OPTIONAL_SINCE,
     OFFLOADING_BACKEND_ASSUMED_SINCE,
     OPTION_SINCE,
     offered_block_sizes,
-    v1_defaults,
 )
 from profiles.vllm_version import (
     V0_OPTION_SINCE,
-    V0Defaults,
     VllmVersion,
     offered_kv_cache_dtypes,
     parse_version,
-    v0_defaults,
 )
 
 Kind = Literal["text", "whole", "size", "number", "switch"]
@@ -184,80 +179,3 @@ def needs_offloading_backend(version: str) -> bool:
     tier cannot work with it. Source: ``config/vllm.py`` of 0.11.1 to 0.33.0.
     """
     return parse_version(version) < OFFLOADING_BACKEND_ASSUMED_SINCE
-
-
-def serve_defaults(
-    version: str,
-    policy: str,
-    *,
-    gpu: GpuProfile,
-    max_model_len: int,
-    given: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """What each option is where nobody sets it, by knob, of those the version has.
-
-    ``max_model_len`` is the model's own, and ``given`` are knobs that somebody set, which
-    other defaults follow. None stands for what the model or the memory decides.
-
-    Raises:
-        ProfileError: The version has no such engine.
-    """
-    known = given or {}
-    length = known.get("max_model_len") or max_model_len
-    settled = {
-        "tensor_parallel_size": 1,
-        "dtype": "auto",
-        "kv_cache_dtype": "auto",
-        "max_model_len": max_model_len,
-        "scheduling_policy": "fcfs",
-        "enforce_eager": False,
-    }
-    if policy == "v0":
-        settled |= _v0_settled(version, length, known)
-    else:
-        settled |= _v1_settled(version, gpu, length, known)
-    return {
-        knob: settled.get(knob)
-        for knob, option in OPTIONS.items()
-        if policy in option.policies
-        and parse_version(version) >= (option.since(policy) or parse_version(version))
-    }
-
-
-def _v0_settled(version: str, length: int, known: Mapping[str, Any]) -> dict[str, Any]:
-    is_caching = bool(known.get("enable_prefix_caching"))
-
-    def defaults(chunked: bool | None) -> V0Defaults:
-        return v0_defaults(
-            version,
-            max_model_len=length,
-            enable_prefix_caching=is_caching,
-            enable_chunked_prefill=chunked,
-        )
-
-    found = defaults(known.get("enable_chunked_prefill"))
-    return asdict(found) | {  # a knob's own value does not set its default
-        "swap_space": found.swap_space_gib,
-        "enable_prefix_caching": False,
-        "enable_chunked_prefill": defaults(None).enable_chunked_prefill,
-    }
-
-
-def _v1_settled(
-    version: str, gpu: GpuProfile, length: int, known: Mapping[str, Any]
-) -> dict[str, Any]:
-    names = ("enable_chunked_prefill", "max_num_seqs", "max_num_batched_tokens")
-    followed = {name: known.get(name) for name in names}
-    num_gpus = known.get("tensor_parallel_size") or 1
-
-    def defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-        return asdict(
-            v1_defaults(
-                version, gpu=gpu, max_model_len=length, num_gpus=num_gpus, **given
-            )
-        )
-
-    settled = defaults(followed)
-    for name in names:  # a knob's own value does not set its default
-        settled[name] = defaults(followed | {name: None})[name]
-    return settled

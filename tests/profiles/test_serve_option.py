@@ -11,7 +11,6 @@ from profiles.serve_option import (
     OPTIONS,
     SERVE_SINCE,
     needs_offloading_backend,
-    serve_defaults,
     switch_form,
     why_not,
 )
@@ -146,39 +145,3 @@ def test_the_reason_names_what_is_missing(
 def test_offloading_needs_its_backend_named_at_first(version: str, needs: bool) -> None:
     """Up to 0.13 a size alone does nothing."""
     assert needs_offloading_backend(version) == needs
-
-
-def test_defaults_are_those_of_the_version() -> None:
-    """The share of memory rose with 0.20; what a version lacks has no default."""
-    old = serve_defaults("0.19", "v1", gpu=H100, max_model_len=8192)
-    new = serve_defaults("0.32", "v1", gpu=H100, max_model_len=8192)
-    v0 = serve_defaults("0.6.3", "v0", gpu=H100, max_model_len=8192)
-
-    assert (old["gpu_memory_utilization"], new["gpu_memory_utilization"]) == (0.9, 0.92)
-    assert (new["max_num_seqs"], new["max_num_batched_tokens"]) == (1024, 8192)
-    assert "watermark" not in old
-    assert new["watermark"] == 0
-    assert new["kv_offloading_size"] is None
-    assert (v0["swap_space"], v0["max_num_batched_tokens"]) == (4.0, 8192)
-    assert not v0["enable_prefix_caching"]
-    assert "watermark" not in v0
-
-
-def test_a_default_follows_the_knobs_that_were_given_but_not_itself() -> None:
-    """Without chunks a batch holds the longest prompt; a batch that is given does not."""
-    given = {
-        "enable_chunked_prefill": False,
-        "max_model_len": 32768,
-        "max_num_batched_tokens": 65536,
-    }
-    found = serve_defaults("0.32", "v1", gpu=H100, max_model_len=131072, given=given)
-
-    assert found["max_num_batched_tokens"] == 32768
-    assert found["enable_chunked_prefill"]
-    assert found["max_model_len"] == 131072
-
-    chunked = {"enable_chunked_prefill": True, "enable_prefix_caching": True}
-    v0 = serve_defaults("0.6.3", "v0", gpu=H100, max_model_len=131072, given=chunked)
-    assert v0["max_num_batched_tokens"] == 512
-    assert not v0["enable_chunked_prefill"]
-    assert not v0["enable_prefix_caching"]

@@ -43,11 +43,6 @@ class Book:
         self._changed: dict[int, RequestRecord] = {}
         self._last_token_ns: dict[Sample, int] = {}
 
-    @property
-    def num_under_way(self) -> int:
-        """Requests that have not left."""
-        return len(self._under_way)
-
     def arrived(self, request: Request, queued_ns: int) -> None:
         """Begin a record: the engine has the request since ``queued_ns``."""
         record = RequestRecord(

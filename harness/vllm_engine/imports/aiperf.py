@@ -15,7 +15,6 @@ from harness.vllm_engine.imports.json_node import JsonNode, read_nodes
 
 FORMAT = "AIPerf"
 RECORDS = "profile_export.jsonl"
-AVERAGES = "profile_export_aiperf.json"
 NS = 1e-9
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 
